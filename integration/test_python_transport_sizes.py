@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql import functions as F
 
 import millpond
 from integration.cases import CLICKED, EVENTS, NO_EMPTY_BATCHES, Case, at, transform_with_state
@@ -225,6 +226,31 @@ def test_results_go_on_while_the_next_rows_wait(spark: SparkSession, tmp_path: P
     query.stop()
     assert ended
     assert [tuple(row) for row in found] == [(302, 300_000_000 + 2 * 1_000_000)]
+
+
+@pytest.mark.parametrize("window", [False, True], ids=["column", "window"])
+def test_rows_that_come_too_late(spark: SparkSession, tmp_path: Path, window: bool) -> None:
+    """Both transports drop the same rows, and keep those without a time."""
+
+    def build(i: list[DataFrame]) -> DataFrame:
+        rows = i[0].withWatermark("ts", "1 second")
+        if window:
+            rows = rows.withColumn("ts", F.window("ts", "10 seconds"))
+        return _sums("row", rows, "Append", "EventTime")
+
+    def row(key: str, seconds: int | None, value: int) -> dict[str, Any]:
+        return {"k": key, "ts": None if seconds is None else at(seconds), "v": value}
+
+    batches = [
+        [row("a", 50, 1), row("b", None, 2)],
+        [row("a", 20, 4), row("a", 49, 8), row("b", 50, 16), row("c", None, 32)],
+        [row("a", 10, 64), row("b", 100, 128), row("c", 48, 256)],
+    ]
+    tested = Case("late", build, [(EVENTS, batches)], "append", 2, conf=NO_EMPTY_BATCHES)
+    sides = play(spark, tmp_path, tested, [Leg(files=3)], _SIDES)
+    dropped = [op["numRowsDroppedByWatermark"] for ops in sides[0].state.values() for op in ops]
+    assert sum(dropped) > 0, "no row came too late"
+    assert_same(sides)
 
 
 @pytest.mark.deep

@@ -136,9 +136,9 @@ private[driver] final class PythonNode(
       initialRows: Option[Iterator[InternalRow]]
   ): Iterator[InternalRow] = {
     val beganNanos = System.nanoTime
-    val inTime = watermarkPredicateForDataForLateEvents match {
-      case Some(predicate) if timeMode == TimeMode.EventTime() =>
-        applyRemovingRowsOlderThanWatermark(rows, predicate)
+    val inTime = watermarkExpressionForLateEvents match {
+      case Some(late) if timeMode == TimeMode.EventTime() =>
+        applyRemovingRowsOlderThanWatermark(rows, LateRows.predicate(late, child.output))
       case _ => rows
     }
     val keyEncoder = operator.keyEncoder.asInstanceOf[ExpressionEncoder[Any]]
