@@ -1,5 +1,6 @@
 package org.apache.spark.sql.millpond.disk
 
+import org.apache.spark.sql.millpond.memory.Bytes
 import org.apache.spark.sql.millpond.rows.Family
 
 /** Which keys of a family a scan wants, in terms of encoded keys: those that begin with `prefix`,
@@ -22,6 +23,14 @@ private[millpond] final case class KeyRange(prefix: Array[Byte] = null, from: Ar
     else if (until != null &&
       java.util.Arrays.compareUnsigned(key, at, key.length, until, 0, until.length) >= 0) 1
     else 0
+
+  /** Whether the range ends before a key as it lies in memory, which is not before the range. */
+  def isBefore(address: Long, length: Int): Boolean =
+    if (prefix != null)
+      Bytes.compare(null, address, math.min(length, prefix.length), prefix, Bytes.ArrayOffset,
+        prefix.length) > 0
+    else until != null &&
+    Bytes.compare(null, address, length, until, Bytes.ArrayOffset, until.length) >= 0
 }
 
 private[millpond] object KeyRange {

@@ -70,13 +70,25 @@ private[millpond] final class Scan(engine: StoreEngine, session: Session,
     val wanted = if (each) 1 else ahead.length
     try
       while (count < wanted && !finished)
-        if (memoryDone && !diskDone && !each) readDiskAhead(wanted)
+        if (diskDone && !each) readMemoryAhead(wanted)
+        else if (memoryDone && !diskDone && !each) readDiskAhead(wanted)
         else {
           val pair = advance()
           if (pair == null) { finished = true; close() }
           else { ahead(count) = pair; count += 1 }
         }
     catch { case e: MillpondException => count = 0; throw engine.distrust(e) }
+  }
+
+  /** Only memory has more. */
+  private def readMemoryAhead(wanted: Int): Unit = {
+    fetchRecord()
+    while (count < wanted && !memoryDone) {
+      val r = take()
+      if (table.isPresent(r)) { ahead(count) = ofMemory(r); count += 1 }
+      fetchRecord()
+    }
+    if (memoryDone) { finished = true; close() }
   }
 
   private def advance(): UnsafeRowPair = {
@@ -157,7 +169,7 @@ private[millpond] final class Scan(engine: StoreEngine, session: Session,
     // a prefix chain has only wanted records; a sorted table yields all from the start of the
     // range, and the first record behind the range ends the scan
     if (record != 0L && table.isSorted && (range ne KeyRange.Whole) &&
-      range.side(FamilyCodec.copyOf(table.keyAddress(record), table.keyLength(record)), 0) > 0)
+      range.isBefore(table.keyAddress(record), table.keyLength(record)))
       record = 0L
     if (record == 0L) memoryDone = true
   }

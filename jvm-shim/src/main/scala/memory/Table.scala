@@ -31,6 +31,8 @@ final class Table(budget: MemoryBudget, shape: TableShape) extends WrittenRecord
   private var openIterators = 0
   private var retired = false
   private var hand = 0 // where the last eviction stopped
+  private var purged = -1 // the last round of `purgeAbsent` was for this version
+  private var missed = false // the disk tier told of absent keys since
   private[memory] var detached: TouchList = null
   // records that only a version needed to which no rollback returns
   private[memory] var garbage: TouchList = null
@@ -87,6 +89,7 @@ final class Table(budget: MemoryBudget, shape: TableShape) extends WrittenRecord
     val record =
       enter(base, offset, length, hash, keySlot, prefixLength, valueBase, valueOffset, valueLength)
     Platform.putInt(null, record + StampAt, stamp)
+    if (valueLength < 0) missed = true
     record
   }
 
@@ -429,8 +432,10 @@ final class Table(budget: MemoryBudget, shape: TableShape) extends WrittenRecord
     * stamp, so it stays. */
   def purgeAbsent(flushed: Int): Unit = {
     val many = absent * 4L > slots.records && absent > Seams.stretch("table.purge", 1024L)
-    if (many && touched.size == 0 && openIterators == 0) {
+    if (many && (missed || flushed != purged) && touched.size == 0 && openIterators == 0) {
       settle()
+      purged = flushed
+      missed = false
       var i = 0
       while (i < slots.capacity) {
         val record = slots.at(i)
