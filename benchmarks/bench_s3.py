@@ -95,11 +95,14 @@ def scenarios(*, quick: bool, s3a: bool = False) -> list[tuple[Scenario, dict[st
 
 
 @contextlib.contextmanager
-def pond(directory: Path, latency_ms: float, mb_per_s: float = 0) -> Iterator[str]:
+def pond(
+    directory: Path, latency_ms: float, mb_per_s: float = 0, up_mb_per_s: float = 0
+) -> Iterator[str]:
     """Run the server with one bucket, and yield its URL."""
     directory.mkdir(parents=True)
     command = [sys.executable, "-m", "benchmarks.s3_pond", "--directory", str(directory)]
     command += ["--latency-ms", str(latency_ms), "--mb-per-s", str(mb_per_s)]
+    command += ["--up-mb-per-s", str(up_mb_per_s)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=REPOSITORY)
     try:
         assert process.stdout is not None

@@ -51,8 +51,10 @@ class _Object:
 
 @dataclass
 class _Upload:
+    bucket: str
     key: str
     metadata: Mapping[str, str]
+    begun_s: float
     parts: dict[int, bytes] = field(default_factory=dict)
 
 
@@ -76,8 +78,10 @@ class _Request:
     def operation(self) -> str:
         """Return `GET`, `PUT`, `COPY`, `HEAD`, `DELETE` or `LIST`.
 
-        For multipart uploads: `CREATE`, `PART`, `COMPLETE` or `ABORT`.
+        For multipart uploads: `CREATE`, `PART`, `COMPLETE`, `ABORT` or `UPLOADS`.
         """
+        if self.method == "GET" and "uploads" in self.query:
+            return "UPLOADS"
         if self.method == "POST":
             return (
                 "DELETE"
@@ -110,15 +114,34 @@ class _Answer:
         self.file: tuple[Path, int, int] | None = None
 
 
+class _Link:
+    """All connections share its `bandwidth` bytes a second; 0: no limit."""
+
+    def __init__(self, bandwidth: float) -> None:
+        self._bandwidth = bandwidth
+        self._free_s = 0.0
+
+    async def wait(self, size_bytes: int) -> None:
+        """Wait until the link has room."""
+        if not self._bandwidth:
+            return
+        now = time.monotonic()
+        self._free_s = max(self._free_s, now - 0.01) + size_bytes / self._bandwidth
+        if self._free_s > now:
+            await asyncio.sleep(self._free_s - now)
+
+
 class Pond:
     """The objects, and the log of requests."""
 
-    def __init__(self, directory: Path, latency_s: float, bandwidth: float) -> None:
-        self.directory, self.latency_s, self.bandwidth = directory, latency_s, bandwidth
+    def __init__(
+        self, directory: Path, latency_s: float, bandwidth: float, up_bandwidth: float = 0
+    ) -> None:
+        self.directory, self.latency_s = directory, latency_s
+        self.down, self.up = _Link(bandwidth), _Link(up_bandwidth)
         self.buckets: dict[str, dict[str, _Object]] = {}
         self.uploads: dict[str, _Upload] = {}
         self.log: list[tuple[int, str, str, int]] = []
-        self._link_free_s = 0.0
 
     # ---- what each request does
 
@@ -242,7 +265,7 @@ class Pond:
 
     def _create(self, objects: dict[str, _Object], r: _Request) -> _Answer:
         upload_id = uuid.uuid4().hex
-        self.uploads[upload_id] = _Upload(r.key, _metadata(r))
+        self.uploads[upload_id] = _Upload(r.bucket, r.key, _metadata(r), time.time())
         return _xml("InitiateMultipartUploadResult", f"<UploadId>{upload_id}</UploadId>")
 
     def _upload(self, r: _Request) -> _Upload:
@@ -267,12 +290,21 @@ class Pond:
         self.uploads.pop(r.query["uploadId"], None)
         return _Answer(204)
 
+    def _uploads(self, objects: dict[str, _Object], r: _Request) -> _Answer:
+        found = "".join(
+            f"<Upload><Key>{_name(upload.key, r)}</Key><UploadId>{upload_id}</UploadId>"
+            f"<Initiated>{_iso(upload.begun_s)}</Initiated></Upload>"
+            for upload_id, upload in self.uploads.items()
+            if upload.bucket == r.bucket and upload.key.startswith(r.query.get("prefix", ""))
+        )
+        return _xml("ListMultipartUploadsResult", f"<IsTruncated>false</IsTruncated>{found}")
+
     # ---- HTTP
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of one connection."""
         try:
-            while (request := await _receive(reader, writer)) is not None:
+            while (request := await _receive(reader, writer, self.up)) is not None:
                 if request.bucket == "-":
                     taken, self.log = self.log, []
                     answer = _Answer(body=json.dumps(taken).encode())
@@ -308,23 +340,16 @@ class Pond:
             with path.open("rb") as file:
                 while length:
                     step = min(length, _CHUNK_BYTES)
-                    await self._wait_for_link(step)
+                    await self.down.wait(step)
                     await asyncio.get_running_loop().sendfile(writer.transport, file, start, step)
                     start, length = start + step, length - step
         await writer.drain()
 
-    async def _wait_for_link(self, size_bytes: int) -> None:
-        """Wait until the link has room. All connections share its `bandwidth` bytes a second."""
-        if not self.bandwidth:
-            return
-        now = time.monotonic()
-        self._link_free_s = max(self._link_free_s, now - 0.01) + size_bytes / self.bandwidth
-        if self._link_free_s > now:
-            await asyncio.sleep(self._link_free_s - now)
 
-
-async def _receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> _Request | None:
-    """Return the next request of a connection; None at its end."""
+async def _receive(
+    reader: asyncio.StreamReader, writer: asyncio.StreamWriter, link: _Link
+) -> _Request | None:
+    """Return the next request of a connection, whose body comes by `link`; None at its end."""
     try:
         head = await reader.readuntil(b"\r\n\r\n")
     except asyncio.IncompleteReadError:
@@ -337,11 +362,16 @@ async def _receive(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -
     }
     if headers.get("expect") == "100-continue":
         writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-    body = await reader.readexactly(int(headers.get("content-length", 0)))
+    body, left = bytearray(), int(headers.get("content-length", 0))
+    while left:
+        step = min(left, _CHUNK_BYTES)
+        await link.wait(step)
+        body += await reader.readexactly(step)
+        left -= step
     path, _, query = target.partition("?")
     bucket, _, key = unquote(path).lstrip("/").partition("/")
     return _Request(
-        method, bucket, key, dict(parse_qsl(query, keep_blank_values=True)), headers, body
+        method, bucket, key, dict(parse_qsl(query, keep_blank_values=True)), headers, bytes(body)
     )
 
 
@@ -381,8 +411,8 @@ def _xml(root: str, content: str) -> _Answer:
     return _Answer(headers={"Content-Type": "application/xml"}, body=text.encode())
 
 
-async def _main(directory: Path, latency_s: float, bandwidth: float) -> None:
-    pond = Pond(directory, latency_s, bandwidth)
+async def _main(directory: Path, latency_s: float, bandwidth: float, up_bandwidth: float) -> None:
+    pond = Pond(directory, latency_s, bandwidth, up_bandwidth)
     server = await asyncio.start_server(
         pond.serve, "127.0.0.1", 0, backlog=1024, limit=_CHUNK_BYTES
     )
@@ -398,5 +428,15 @@ if __name__ == "__main__":
     _parser.add_argument(
         "--mb-per-s", type=float, default=0, help="of the link that all answers share; 0: no limit"
     )
+    _parser.add_argument(
+        "--up-mb-per-s", type=float, default=0, help="the same for the bodies of all requests"
+    )
     _given = _parser.parse_args()
-    asyncio.run(_main(_given.directory, _given.latency_ms / 1000, _given.mb_per_s * 1e6))
+    asyncio.run(
+        _main(
+            _given.directory,
+            _given.latency_ms / 1000,
+            _given.mb_per_s * 1e6,
+            _given.up_mb_per_s * 1e6,
+        )
+    )

@@ -58,9 +58,11 @@ def main(gate: Path) -> int:
     publish_snapshot = service.AgentService._publish_snapshot
     snapshot = threading.local()
 
-    def held(context: Any, version: Any, staged: str, local_dir: str) -> dict[str, object]:
+    def held(
+        context: Any, version: Any, staged: str, local_dir: str, begun: Any = None
+    ) -> dict[str, object]:
         wait(gate, name_of(context), version)
-        return publish(context, version, staged, local_dir)
+        return publish(context, version, staged, local_dir, begun)
 
     def named(self: Any, request: dict[str, Any]) -> dict[str, Any]:
         snapshot.name = f"{name_of(self._context(request))}-snapshot"

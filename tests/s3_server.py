@@ -118,6 +118,8 @@ class S3Server:
     endpoint: str = ""
     latency_s: float = 0.0
     ignores_conditions: bool = False  # some servers ignore them
+    # When every upload in parts began, as moto says it.
+    uploads_began_ms: int = 1_289_422_113_000
     in_flight: int = 0
     most_in_flight: int = 0
     counts: Counter[str] = field(default_factory=Counter)

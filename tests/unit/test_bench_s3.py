@@ -6,6 +6,7 @@ No benchmark runs.
 from __future__ import annotations
 
 import json
+import time
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from benchmarks.bench_s3_query import Request, by_batch, kind_of
 from benchmarks.s3_proxy import operation_of
 from millpond.config import MIB, resolve
 from millpond.storage import Storage, open_storage
+from millpond.storage.growing import begin_growing, drop_unfinished
 from millpond.storage.settings import storage_settings
 from millpond.testing.storage_contract import StorageContract
 
@@ -35,15 +37,14 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield running
 
 
-def storage_at(endpoint: str) -> Storage:
+def storage_at(endpoint: str, prefix: str | None = None) -> Storage:
     options = {
         "storage.s3.endpoint": endpoint,
         "storage.s3.multipartThreshold": 5 * MIB,
         "storage.s3.partSize": 5 * MIB,
     }
-    return open_storage(
-        f"s3://pond/{uuid.uuid4().hex} % ü", storage_settings(resolve(options), _KEYS)
-    )
+    name = f"{uuid.uuid4().hex} % ü" if prefix is None else prefix
+    return open_storage(f"s3://pond/{name}", storage_settings(resolve(options), _KEYS))
 
 
 class TestPond(StorageContract):
@@ -108,6 +109,18 @@ def test_the_pond_takes_parts_and_refuses_a_missing_bucket(endpoint: str, tmp_pa
     assert storage.get_to_file("x.sst", str(tmp_path / "back")) is not None
     assert (tmp_path / "back").read_bytes() == body == storage.read("x.sst")
     assert storage.read_range("x.sst", 7_000_000, 5) == body[7_000_000:7_000_005]
+    begun = begin_growing(storage, "y.changelog", str(tmp_path / "file"), 0)
+    assert begun is not None
+    begun.grown(len(body))
+    assert begun.finish()
+    assert storage.read("y.changelog") == body
+    left = f"{endpoint}/pond/left?uploads"
+    urlopen(HttpRequest(left, method="POST")).close()
+    now_ms = time.time_ns() // 1_000_000
+    everything = storage_at(endpoint, "")
+    assert drop_unfinished(everything, "", now_ms - 3_600_000) == 0
+    assert drop_unfinished(everything, "", now_ms + 3_600_000) == 1
+    assert drop_unfinished(everything, "", now_ms + 3_600_000) == 0
     with pytest.raises(Exception, match="HTTP Error 404"):
         urlopen(HttpRequest(f"{endpoint}/no-such-bucket/x"))
 

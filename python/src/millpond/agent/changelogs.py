@@ -12,6 +12,7 @@ from millpond.agent.context import StoreContext, request_error
 from millpond.errors import ErrorKind, FormatError, NotFoundError, UnavailableError
 from millpond.format import layout
 from millpond.model.ids import VersionId
+from millpond.storage.growing import GrowingPut
 from millpond.storage.local import translate
 from millpond.store.files import read_changelog_header
 
@@ -41,25 +42,37 @@ def make_directory(context: StoreContext, staging_dir: str) -> None:
         raise translate(e, f"creating {staging_dir}") from e
 
 
-def publish_changelog(
-    context: StoreContext, version: VersionId, staged: str, local_dir: str
-) -> dict[str, object]:
-    """Make the staged file durable under its final name. Idempotent: if the staged file is gone, a
-    look at the storage settles whether it was published.
-
-    Returns: `path`, where the file can be read locally from now on, and its `bytes`.
-    Raises:
-        UnavailableError: STORAGE_*; the staged file is gone, and the version was not published.
-        InvalidInputError: `staged` is not a staging file of this store.
-    """
+def check_staged(context: StoreContext, staged: str, local_dir: str) -> None:
+    """Check that `staged` names a staging file of this store. Raises: InvalidInputError."""
     directory, name = os.path.split(staged)
     if directory != context.staging_dir(local_dir) or not isinstance(
         layout.parse_store_file(name), layout.StagingFile
     ):
         raise request_error("staged is no staging file of the store")
+
+
+def publish_changelog(
+    context: StoreContext,
+    version: VersionId,
+    staged: str,
+    local_dir: str,
+    begun: GrowingPut | None = None,
+) -> dict[str, object]:
+    """Make the staged file durable under its final name. Idempotent: if the staged file is gone, a
+    look at the storage settles whether it was published.
+
+    Args:
+        begun: the put of this file that began while it grew.
+    Returns: `path`, where the file can be read locally from now on, and its `bytes`.
+    Raises:
+        UnavailableError: STORAGE_*; the staged file is gone, and the version was not published.
+        InvalidInputError: `staged` is not a staging file of this store.
+    """
+    check_staged(context, staged, local_dir)
+    directory = os.path.dirname(staged)
     key = layout.changelog_key(context.store, version, context.spark_format)
     if context.directory is None:
-        return _put(context, key, staged)
+        return _put(context, key, staged, begun)
     final = os.path.join(directory, layout.changelog_name(version, context.spark_format))
     try:
         try:
@@ -106,9 +119,12 @@ def _settle(context: StoreContext, version: VersionId, key: str, final: str) -> 
     return {"path": final, "bytes": os.path.getsize(final)}
 
 
-def _put(context: StoreContext, key: str, staged: str) -> dict[str, object]:
+def _put(
+    context: StoreContext, key: str, staged: str, begun: GrowingPut | None
+) -> dict[str, object]:
     """Upload to a storage without local paths. The staged file stays as the local copy."""
-    context.storage.put_file(key, staged)
+    if begun is None or not begun.finish():
+        context.storage.put_file(key, staged)
     return {"path": staged, "bytes": os.path.getsize(staged)}
 
 

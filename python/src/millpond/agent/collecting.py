@@ -17,6 +17,7 @@ from millpond.format.sealed import seal, unseal
 from millpond.model.ids import DEFAULT_STORE, StoreId, VersionId
 from millpond.spark.metadata import read_spark_metadata
 from millpond.storage import ObjectInfo
+from millpond.storage.growing import drop_unfinished
 from millpond.store.collection import announcements, pins, plan
 from millpond.store.committed import is_committed
 from millpond.store.files import Listing, add_to_listing
@@ -27,6 +28,10 @@ GC_PREFIX = f"{layout.MILLPOND_DIR}/gc/"
 _CANDIDATES_KIND = "gc"
 # A younger file could be replaced within the resolution of its modification time.
 _CACHEABLE_AGE_MS = 2_000
+# An upload that nobody finished for this long has no writer any more. If it has one, its commit or
+# its snapshot sends the file again.
+UNFINISHED_MS = 86_400_000
+_DROP_EACH_MS = 3_600_000  # to look for them costs a listing
 
 
 def collect(
@@ -154,6 +159,7 @@ def _sweep_now_and_then(
         grace_ms = context.option_int("gc.graceMs")
         listings = _list_operator(checkpoint, operator)
         deleted = _sweep(checkpoint, operator, listings, grace_ms, now_ms)
+        _drop_unfinished(checkpoint, operator, now_ms)
         return deleted + _clear_after_rescale(context, anchor, listings, pinned, grace_ms, now_ms)
     finally:
         with checkpoint.lock:
@@ -197,6 +203,23 @@ def _sweep(
             (time.monotonic() - started) * 1000,
         )
     return list(doomed)
+
+
+def _drop_unfinished(checkpoint: CheckpointContext, operator: int, now_ms: int) -> None:
+    """Throw away what executors that were killed had sent of large files, now and then."""
+    if now_ms - checkpoint.last_drop_ms.get(operator, 0) < _DROP_EACH_MS:
+        return
+    checkpoint.last_drop_ms[operator] = now_ms
+    try:
+        dropped = drop_unfinished(
+            checkpoint.storage, layout.operator_dir(operator) + "/", now_ms - UNFINISHED_MS
+        )
+    except MillpondError as e:
+        # Needs a right of its own (docs/guides/s3.md). A lifecycle rule of the bucket does it, too.
+        log.info("operator %d: uploads that nobody finished may be left: %s", operator, e)
+        return
+    if dropped:
+        log.info("operator swept operator=%d unfinished_uploads=%d", operator, dropped)
 
 
 def _delete(

@@ -59,6 +59,7 @@ class CheckpointContext:
     lock: threading.Lock = field(default_factory=threading.Lock)
     last_sweep_ms: dict[int, int] = field(default_factory=dict)  # operator -> time
     sweeping: set[int] = field(default_factory=set)  # operators
+    last_drop_ms: dict[int, int] = field(default_factory=dict)  # operator -> time
     # Operator -> key of a manifest -> the file that was read, and the SSTs that it names. Only the
     # thread that sweeps the operator uses it.
     marks: dict[int, dict[str, tuple[ObjectInfo, frozenset[str]]]] = field(default_factory=dict)

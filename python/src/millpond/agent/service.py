@@ -22,6 +22,7 @@ from millpond._version import __version__
 from millpond.agent import changelogs, opening
 from millpond.agent.balance import executors_of, plan_moves, units_of
 from millpond.agent.context import Contexts, StoreContext, request_error
+from millpond.agent.growing import GrowingChangelogs
 from millpond.agent.memory_budget import plan_budget, process_of
 from millpond.agent.pending import AbandonedError, PendingCalls, check_wanted
 from millpond.agent.query_setting import query_setting, read_format
@@ -39,7 +40,7 @@ from millpond.store.snapshot.uploads import Uploads
 log = logging.getLogger(__name__)
 
 _PENDING = '{"pending":true}'
-_NEVER_LONG = ("ping", "memory_budget", "balance", "standby", "close")
+_NEVER_LONG = ("ping", "memory_budget", "balance", "standby", "changelog_ended", "close")
 
 
 def now_ms() -> int:
@@ -72,6 +73,7 @@ class AgentService:
         self._contexts = Contexts(opener, local_root)
         self._opener = opener
         self._pending = PendingCalls()
+        self._growing = GrowingChangelogs()
         self._methods: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
             "ping": self._ping,
             "memory_budget": self._memory_budget,
@@ -81,6 +83,8 @@ class AgentService:
             "open": self._open,
             "change_feed": self._change_feed,
             "follow": self._follow,
+            "changelog_grew": self._changelog_grew,
+            "changelog_ended": self._changelog_ended,
             "publish_changelog": self._publish_changelog,
             "publish_snapshot": self._publish_snapshot,
             "collect": self._collect,
@@ -224,14 +228,32 @@ class AgentService:
         changelogs = changelogs_after(context, after, target, local_dir=_local_dir(request))
         return {"changelogs": changelogs}
 
+    def _changelog_grew(self, request: dict[str, Any]) -> dict[str, Any]:
+        context, fields = self._context(request), JsonFields(request, request_error)
+        context.checkpoint.claim()
+        sends = self._growing.grown(
+            context,
+            _version(fields),
+            fields.string("staged"),
+            _local_dir(request),
+            fixed_from=fields.integer("fixed_from"),
+            size_bytes=fields.integer("bytes"),
+        )
+        return {"sends": sends}
+
+    def _changelog_ended(self, request: dict[str, Any]) -> dict[str, Any]:
+        self._growing.drop(JsonFields(request, request_error).string("staged"))
+        return {}
+
     def _publish_changelog(self, request: dict[str, Any]) -> dict[str, Any]:
         context, fields = self._context(request), JsonFields(request, request_error)
         context.checkpoint.claim()
         version = _version(fields)
+        staged = fields.string("staged")
         with context.commit_lock:
             context.record_operator(version.version)
             return changelogs.publish_changelog(
-                context, version, fields.string("staged"), _local_dir(request)
+                context, version, staged, _local_dir(request), self._growing.take(staged)
             )
 
     def _publish_snapshot(self, request: dict[str, Any]) -> dict[str, Any]:

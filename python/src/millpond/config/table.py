@@ -377,7 +377,10 @@ OPTIONS: tuple[Option, ...] = (
         default=16 * MIB,
         minimum=5 * MIB,
         maximum=5 * GIB,
-        doc="Size above which Millpond sends and fetches a file in parts, in parallel.",
+        doc=(
+            "Size above which Millpond sends and fetches a file in parts, in parallel. In Spark"
+            " checkpoint format 2 those of a changelog are sent while its batch runs."
+        ),
     ),
     Option(
         name="storage.s3.partSize",
@@ -385,7 +388,10 @@ OPTIONS: tuple[Option, ...] = (
         default=8 * MIB,
         minimum=5 * MIB,
         maximum=GIB,
-        doc=("Size of such a part. Each of storage.s3.connections needs at most that much memory."),
+        doc=(
+            "Size of such a part. Each of storage.s3.connections needs at most that much memory."
+            " Parts of changelogs that are sent while their batches run have 5 MiB."
+        ),
     ),
     Option(
         name="storage.s3.connections",
@@ -393,7 +399,10 @@ OPTIONS: tuple[Option, ...] = (
         default=16,
         minimum=1,
         maximum=256,
-        doc="Parts that one executor sends or fetches at the same time.",
+        doc=(
+            "Parts that one executor sends or fetches at the same time. Beside them, a quarter as"
+            " many parts of changelogs are sent while their batches run."
+        ),
     ),
     Option(
         name="storage.azure.client",

@@ -19,6 +19,7 @@ from millpond.errors import ErrorKind, InvalidInputError
 from millpond.format.layout import new_staging_name
 from millpond.storage import s3_errors
 from millpond.storage.base import Copied, ObjectInfo, Storage
+from millpond.storage.growing import GrowingPut
 from millpond.storage.keys import check_key, check_prefix, check_range, no_file
 from millpond.storage.local import translate, translate_restored
 from millpond.storage.parallel import Parallel
@@ -27,6 +28,7 @@ from millpond.storage.s3_client import Refused, S3Client
 from millpond.storage.s3_downloads import download
 from millpond.storage.s3_puts import S3Puts
 from millpond.storage.s3_requests import S3Requests, crc32_of
+from millpond.storage.s3_uploads import drop_unfinished
 from millpond.storage.settings import S3Settings
 
 MAX_KEY_BYTES = 1024
@@ -60,6 +62,8 @@ class S3Storage:
         self._requests = S3Requests(self._client, retry if retry is not None else Retry())
         self.usage = self._requests.usage
         self._parallel = Parallel(settings.connections)
+        # Files that grow leave connections, threads and memory to what somebody waits for.
+        self._ahead = Parallel(max(1, settings.connections // 4))
         self._puts = S3Puts(self._requests, self._parallel, settings)
         if len(self._root.encode()) > MAX_KEY_BYTES - _RESERVED_BYTES:
             raise InvalidInputError(
@@ -92,6 +96,9 @@ class S3Storage:
 
     def put_bytes(self, key: str, data: bytes, *, if_absent: bool = False) -> None:
         self._puts.put(self._key(key), data, if_absent)
+
+    def growing_put(self, key: str, local_path: str, fixed_from: int) -> GrowingPut:
+        return self._puts.growing(self._key(key), local_path, fixed_from, self._ahead)
 
     def copy_from(self, source: Storage, source_key: str, key: str) -> Copied | None:
         target = self._key(key)
@@ -207,6 +214,9 @@ class S3Storage:
                         )
 
             self._requests.retry.run("DeleteObjects", attempt)
+
+    def drop_unfinished(self, prefix: str, begun_before_ms: int) -> int:
+        return drop_unfinished(self._requests, self._root + check_prefix(prefix), begun_before_ms)
 
     def local_path(self, key: str) -> str | None:
         check_key(key)

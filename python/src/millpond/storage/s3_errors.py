@@ -23,6 +23,7 @@ _RIGHTS = {
     "UploadPart": "s3:PutObject",
     "CompleteMultipartUpload": "s3:PutObject",
     "AbortMultipartUpload": "s3:AbortMultipartUpload",
+    "ListMultipartUploads": "s3:ListBucketMultipartUploads",
 }
 _THROTTLED = {
     "SlowDown",
@@ -115,7 +116,11 @@ def classify(
     text += f" (said by {endpoint})" if endpoint else ""
     bucket = where.removeprefix("s3://").partition("/")[0]
     right = _RIGHTS.get(operation, f"s3:{operation}")
-    resource = f"arn:aws:s3:::{bucket}" if right == "s3:ListBucket" else f"arn:aws:s3:::{bucket}/*"
+    resource = (
+        f"arn:aws:s3:::{bucket}"
+        if right.startswith("s3:ListBucket")
+        else f"arn:aws:s3:::{bucket}/*"
+    )
     if code == "NoSuchBucket":
         return InvalidInputError(text, kind=ErrorKind.STORAGE_BUCKET_MISSING)
     if code in _ABSENT:

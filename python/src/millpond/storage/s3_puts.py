@@ -1,6 +1,7 @@
 """Puts on S3 that know whether they made the object.
 
-A put is one PUT; above a threshold it is a multipart upload. S3 makes both atomic, and durable when
+A put is one PUT; above a threshold it is a multipart upload, which may begin while the file still
+grows (`s3_growing`). S3 makes both atomic, and durable when
 it acknowledges them. Each put has a name of its own (`millpond-put`), and stores it with the CRC-32
 of the bytes in the object's metadata. If the answer gets lost, or `If-None-Match` says that the
 object exists, the object itself tells whether this put made it.
@@ -8,7 +9,6 @@ object exists, the object itself tells whether this put made it.
 
 from __future__ import annotations
 
-import base64
 import logging
 import os
 import uuid
@@ -31,14 +31,19 @@ from millpond.storage import s3_errors
 from millpond.storage.base import Copied
 from millpond.storage.parallel import Parallel
 from millpond.storage.parts import plan_parts
-from millpond.storage.retry import Retry, TransientError
+from millpond.storage.retry import Retry
 from millpond.storage.s3_client import Refused
+from millpond.storage.s3_growing import S3GrowingPut
 from millpond.storage.s3_requests import CRC32, PUT_NAME, S3Requests, crc32_of, put_name_of
+from millpond.storage.s3_uploads import S3Upload, checksum_of
 from millpond.storage.settings import S3Settings
 
 log = logging.getLogger(__name__)
 
 _MOST_COPIED_BYTES = 5 * 1024**3  # S3's limit for one CopyObject
+# S3's least for all parts but the last. A put that grows sends two parts when its file is complete:
+# the smaller they are, the sooner it is done.
+_LEAST_PART_BYTES = 5 << 20
 # If all answers of a put got lost: how long to look whether it made the object.
 _LOOK_MS = 10_000
 
@@ -56,7 +61,7 @@ class S3Puts:
     def put(self, target: str, data: bytes, if_absent: bool) -> None:
         """Make an object by one request. Raises: ConflictError: OBJECT_EXISTS."""
         crc32 = zlib.crc32(data)
-        metadata = _metadata(crc32)
+        metadata = new_metadata(crc32)
 
         def send(condition: str | None) -> None:
             self._requests.call(
@@ -66,7 +71,7 @@ class S3Puts:
                 Key=target,
                 Body=data,
                 Metadata=metadata,
-                ChecksumCRC32=_checksum(crc32),
+                ChecksumCRC32=checksum_of(crc32),
                 IfNoneMatch=condition,
                 **self._client.write_args,
             )
@@ -84,44 +89,14 @@ class S3Puts:
             # first: that costs little beside an upload.
             self._refuse_existing(target)
         size_bytes = os.fstat(descriptor).st_size
-        metadata = _metadata(file_crc32(local_path))
-        upload_id: str = self._requests.call(
-            "CreateMultipartUpload",
-            target,
-            Key=target,
-            Metadata=metadata,
-            ChecksumAlgorithm="CRC32",
-            **self._client.write_args,
-        )["UploadId"]
+        metadata = new_metadata(file_crc32(local_path))
+        upload = S3Upload.begin(self._requests, target, metadata)
 
         def send_part(number: int, start: int, length: int) -> dict[str, Any]:
-            data = os.pread(descriptor, length, start)
-            checksum = _checksum(zlib.crc32(data))
-            answer = self._requests.call(
-                "UploadPart",
-                target,
-                Key=target,
-                UploadId=upload_id,
-                PartNumber=number,
-                Body=data,
-                ChecksumCRC32=checksum,
-                **self._client.read_args,
-            )
-            return {"PartNumber": number, "ETag": answer["ETag"], "ChecksumCRC32": checksum}
+            return upload.part(number, os.pread(descriptor, length, start))
 
         def complete(condition: str | None) -> None:
-            self._requests.call(
-                "CompleteMultipartUpload",
-                target,
-                # If the upload is gone, an earlier attempt completed it, or somebody removed it.
-                # The object tells which.
-                expect=s3_errors.PRECONDITION | s3_errors.NO_UPLOAD,
-                Key=target,
-                UploadId=upload_id,
-                MultipartUpload={"Parts": parts},
-                IfNoneMatch=condition,
-                **self._client.read_args,
-            )
+            upload.complete(parts, condition)
 
         try:
             pieces = enumerate(plan_parts(size_bytes, self._settings.part_bytes), start=1)
@@ -130,8 +105,30 @@ class S3Puts:
             )
             self._settled(target, metadata[PUT_NAME], if_absent, complete)
         except BaseException:
-            self._abort(target, upload_id)
+            upload.abort()
             raise
+
+    def growing(
+        self, target: str, local_path: str, fixed_from: int, ahead: Parallel
+    ) -> S3GrowingPut:
+        """Begin a put of a local file that still grows: `GrowsFiles.growing_put`.
+
+        Args:
+            ahead: runs what is sent before the file is complete.
+        """
+        metadata = new_metadata(None)
+        return S3GrowingPut(
+            self._requests,
+            target,
+            local_path,
+            metadata,
+            fixed_from=fixed_from,
+            least_bytes=self._settings.multipart_bytes,
+            part_bytes=min(self._settings.part_bytes, _LEAST_PART_BYTES),
+            ahead=ahead,
+            parallel=self._parallel,
+            settled=partial(self._settled, target, metadata[PUT_NAME], False),
+        )
 
     def copy(self, source: S3Requests, origin: str, target: str) -> Copied | None:
         """Let the server copy an object of `source`. None if it must be read and written instead.
@@ -142,7 +139,7 @@ class S3Puts:
         size_bytes, crc32 = int(found["ContentLength"]), crc32_of(found)
         if crc32 is None or size_bytes > _MOST_COPIED_BYTES:
             return None  # Millpond did not write it, or it is too large for one request
-        metadata = _metadata(crc32)
+        metadata = new_metadata(crc32)
 
         def send(_: str | None) -> None:
             answer = self._requests.call(
@@ -235,28 +232,7 @@ class S3Puts:
         except NotFoundError:
             return False
 
-    def _abort(self, target: str, upload_id: str) -> None:
-        try:
-            self._requests.send(
-                "AbortMultipartUpload",
-                target,
-                Key=target,
-                UploadId=upload_id,
-                **self._client.read_args,
-            )
-        except (MillpondError, TransientError, Refused) as e:
-            # The error that led here is the one that matters. A lifecycle rule of the bucket
-            # removes the parts.
-            log.warning(
-                "%s: the parts of an upload that failed are left behind: %s",
-                self._client.where(target),
-                e,
-            )
 
-
-def _metadata(crc32: int) -> dict[str, str]:
-    return {PUT_NAME: uuid.uuid4().hex, CRC32: f"{crc32:08x}"}
-
-
-def _checksum(crc32: int) -> str:
-    return base64.b64encode(crc32.to_bytes(4, "big")).decode("ascii")
+def new_metadata(crc32: int | None) -> dict[str, str]:
+    """Return the metadata of a new put: its own name, and the CRC-32 of the bytes if known."""
+    return {PUT_NAME: uuid.uuid4().hex} | ({} if crc32 is None else {CRC32: f"{crc32:08x}"})

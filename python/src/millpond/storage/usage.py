@@ -19,6 +19,7 @@ _CLASSES = {
     "GetObject": "get_requests",
     "HeadObject": "get_requests",
     "ListObjectsV2": "list_requests",
+    "ListMultipartUploads": "list_requests",
     "DeleteObjects": "delete_requests",
     "AbortMultipartUpload": "delete_requests",
 }

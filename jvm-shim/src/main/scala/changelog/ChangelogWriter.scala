@@ -57,6 +57,9 @@ final class ChangelogWriter private (first: File, codec: Int, headBytes: Int) {
   def file: File = current
   def fileBytes: Long = channel.position()
 
+  /** What the file has from this byte on never changes, unless `file` does. */
+  def fixedFrom: Long = headBytes.toLong
+
   /** Bytes of all records so far, before compression. */
   def rawBytes: Long = rawTotal + rawSize
 

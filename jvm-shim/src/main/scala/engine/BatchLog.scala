@@ -27,7 +27,8 @@ private[engine] final class BatchLog(engine: StoreEngine) extends Logging {
   // the larger the batch, the less it keeps for its commit: each part of the file lowers this
   private var mostWaiting = waitingRows
   private var writer: ChangelogWriter = null // of a large batch, until its commit
-  private var sync: LogSync = null // of its file
+  private var sync: LogSync = null // of its file, where storage is local
+  private var upload: LogUpload = null // of its file, elsewhere
   private var repeats = false // it has two records of a key
   private var spilled = false
   private var spilledBlocks = 0
@@ -58,6 +59,7 @@ private[engine] final class BatchLog(engine: StoreEngine) extends Logging {
       mostWaiting =
         math.max(math.max(1, waitingRows / 4), mostWaiting - math.max(1, waitingRows / 64))
       if (sync != null) sync.written(log.fileBytes)
+      if (upload != null) upload.written(log.fileBytes)
       aheadNs += System.nanoTime - start
       done = true
     } catch {
@@ -77,6 +79,10 @@ private[engine] final class BatchLog(engine: StoreEngine) extends Logging {
           header(engine.committed.version + 1, engine.batch.id), codec))
       val isCopy = file.toPath.startsWith(engine.context.localDir.toPath)
       sync = if (isCopy || !options.boolean("commit.fsync")) null else new LogSync(file)
+      upload =
+        if (!isCopy || !engine.context.usesCommitIds) null
+        else new LogUpload(engine.context, file, writer.fixedFrom, engine.committed.version + 1,
+          engine.batch.id, engine.status.generation)
     }
     writer
   }
@@ -86,6 +92,7 @@ private[engine] final class BatchLog(engine: StoreEngine) extends Logging {
   /** What the file has is lost, or never arrived: memory has it all. */
   private def forget(): Unit = {
     discard()
+    endUpload()
     repeats = false
     engine.families.values.forEach(_.table.forgetLog())
   }
@@ -93,6 +100,11 @@ private[engine] final class BatchLog(engine: StoreEngine) extends Logging {
   private def discard(): Unit = if (writer != null)
     try writer.discard()
     finally writer = null
+
+  private def endUpload(): Unit = if (upload != null) {
+    upload.end()
+    upload = null
+  }
 
   /** Complete the changelog of the batch. The file is the caller's from then on. */
   def write(version: Long, id: String): WrittenChangelog = {
@@ -169,6 +181,7 @@ private[engine] final class BatchLog(engine: StoreEngine) extends Logging {
       spilledBlocks = log.endBlock()
       spilledBytes = log.rawBytes
     }
+    if (upload != null) upload.written(log.fileBytes)
     aheadNs += System.nanoTime - start
   }
 
@@ -177,6 +190,7 @@ private[engine] final class BatchLog(engine: StoreEngine) extends Logging {
     try discard()
     finally {
       sync = null
+      endUpload()
       mostWaiting = waitingRows
       repeats = false
       spilled = false

@@ -43,12 +43,9 @@ final class StoreContext(val storeId: StateStoreId, val conf: StateStoreConf,
   def call(method: String, generation: Int)(fill: ObjectNode => Any): JsonNode = {
     // fails if the store is closed and its folder deleted: the last call must not bring it back
     folderOf(generation).mkdir()
-    val request = Json.obj()
-    request.putRawValue("store", described(generation))
-    fill(request)
     val start = System.nanoTime
     val answer =
-      try Agent.call(method, request, settings)
+      try ask(method, generation)(fill)
       catch {
         case e: MillpondException if e.kind.startsWith("STORAGE_") =>
           storageFailed(method, start, e)
@@ -58,6 +55,23 @@ final class StoreContext(val storeId: StateStoreId, val conf: StateStoreConf,
     storageUse.add(answer)
     answer
   }
+
+  private def ask(method: String, generation: Int)(fill: ObjectNode => Any): JsonNode = {
+    val request = Json.obj()
+    request.putRawValue("store", described(generation))
+    fill(request)
+    Agent.call(method, request, settings)
+  }
+
+  /** A call whose failure is nobody's: it makes no folder, and no event. */
+  private[engine] def tell(method: String, generation: Int)(fill: ObjectNode => Any): JsonNode = {
+    val answer = ask(method, generation)(fill)
+    storageUse.add(answer)
+    answer
+  }
+
+  /** Whether the storage takes a changelog before it is complete, as far as is known. */
+  @volatile private[engine] var sendsAhead = true
 
   /** The storage refused something for good. Somebody publishes the event. */
   private[engine] def storageFailed(method: String, startNs: Long, e: MillpondException): Unit = {
