@@ -74,13 +74,19 @@ def tables(results: Mapping[str, Any]) -> str:
     """Return the figures as Markdown: for each setting rates, then the rest."""
     parts = []
     for setting, head in _SETTINGS.items():
-        cells = [c for c in results["cells"].values() if c["setting"] == setting]
+        cells = _cells(results, setting)
         if not cells:
             continue
         names = [n for n in LABELS if any(n in c["contenders"] for c in cells)]
         parts += [f"### {head}", _rates(cells, names)]
         parts += [_figures(cells, names, what) for what in ("p99", "rss", "stored")]
     return "\n\n".join(parts)
+
+
+def _cells(results: Mapping[str, Any], setting: str) -> list[Mapping[str, Any]]:
+    """Return the cells of a setting in the queries' order, in whatever order they were measured."""
+    cells = [c for c in results["cells"].values() if c["setting"] == setting]
+    return sorted(cells, key=lambda cell: [*QUERIES].index(cell["query"]))
 
 
 def _head(query: str) -> str:
@@ -133,9 +139,9 @@ def chart(results: Mapping[str, Any], setting: str) -> str:
     """Return the chart of a setting: events/s relative to Spark's RocksDB store."""
     rows: list[dict[str, Any]] = []
     seen: set[str] = set()
-    for cell in results["cells"].values():
+    for cell in _cells(results, setting):
         values = _values(cell, events_per_s)
-        if cell["setting"] != setting or BASELINE not in values:
+        if BASELINE not in values:
             continue
         seen.update(values)
         ratios = {n: v / values[BASELINE] for n, v in values.items() if n != BASELINE}
@@ -183,7 +189,7 @@ def write(results: Mapping[str, Any], source: Path) -> None:
     """Write the page's generated part, and a chart for each setting."""
     parts = [_where(results, source), tables(results)]
     for setting in _SETTINGS:
-        if any(c["setting"] == setting for c in results["cells"].values()):
+        if _cells(results, setting):
             (_IMAGES / f"nexmark-{setting}.svg").write_text(chart(results, setting))
             parts.insert(-1, f"![Events a second](img/nexmark-{setting}.svg)")
     bench_env.replace_generated(_PAGE, _BEGIN, _END, "\n\n".join(parts))

@@ -179,6 +179,14 @@ def test_tables_and_chart_have_each_contender() -> None:
     assert {"q3, local item suggestion", "2.0x  (16 000 events/s)"} <= said
 
 
+def test_queries_have_their_order_however_they_were_measured() -> None:
+    results = _results()
+    results["cells"]["memory/q20"] = results["cells"]["memory/q3"] | {"query": "q20"}
+    results["cells"]["memory/q4"] = results["cells"]["memory/q3"] | {"query": "q4"}
+    heads = [line for line in bench_nexmark_report.tables(results).splitlines() if "| q" in line]
+    assert [line.split(",")[0] for line in heads[:3]] == ["| q3", "| q4", "| q20"]
+
+
 def test_another_number_of_rows_is_told() -> None:
     assert bench_nexmark_report.disagreements(_results()) == []
     (line,) = bench_nexmark_report.disagreements(_results(rows_out=6))
