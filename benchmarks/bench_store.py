@@ -111,6 +111,18 @@ def disk_sizes(scale: float, *, quick: bool) -> StoreSizes:
     )
 
 
+def conf_of(contender: Contender, keys: int, extra_conf: dict[str, str]) -> dict[str, str]:
+    """Return the session options of a process with so many keys. What `extra_conf` has, wins."""
+    conf = contender.conf | extra_conf
+    share = contender.budget_share
+    if share is None and contender.ours and keys > _DEFAULT_HOLDS_KEYS:
+        share = WHOLE_SHARE
+    if share is None:
+        return conf
+    budget_bytes = max(MIN_BUDGET_BYTES, int(keys * KEY_AND_VALUE_BYTES * share))
+    return {_OPTIONS + "memory.budget": str(budget_bytes)} | conf
+
+
 def measure(
     contender: Contender,
     what: StoreSizes,
@@ -132,13 +144,7 @@ def measure(
     """
     if not contender.snapshot_phase:
         what = replace(what, snapshot_batches=0)
-    conf = contender.conf | extra_conf
-    share = contender.budget_share
-    if share is None and contender.ours and what.keys > _DEFAULT_HOLDS_KEYS:
-        share = WHOLE_SHARE
-    if share is not None:
-        budget_bytes = max(MIN_BUDGET_BYTES, int(what.keys * KEY_AND_VALUE_BYTES * share))
-        conf |= {_OPTIONS + "memory.budget": str(budget_bytes)}
+    conf = conf_of(contender, what.keys, extra_conf)
     spec = asdict(what) | {"seed": seed}
     return run_bench(
         spec,

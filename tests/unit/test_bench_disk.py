@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from benchmarks import bench_contenders, bench_store
 from benchmarks.bench_contenders import BASELINE, OURS
 from benchmarks.bench_disk import ROWS, markdown, summary
 
@@ -51,3 +52,11 @@ def test_the_table_has_medians_and_means() -> None:
     assert found["prefix scan of ten rows, us"] == {OURS: 4.0}
     text = markdown(found)
     assert "| load, us a key | 2.00 | 8.00 | 4.0x |" in text, text
+
+
+def test_the_budget_that_is_asked_for_holds_with_many_keys() -> None:
+    millpond = bench_contenders.CONTENDERS[OURS]
+    budget = "spark.sql.streaming.stateStore.millpond.memory.budget"
+    assert bench_store.conf_of(millpond, 5_000_000, {budget: "64m"})[budget] == "64m"
+    assert bench_store.conf_of(millpond, 5_000_000, {})[budget] == "750000000"
+    assert budget not in bench_store.conf_of(millpond, 1_000_000, {})
