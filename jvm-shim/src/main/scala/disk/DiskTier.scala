@@ -318,7 +318,7 @@ final case class DiskConfig(blockCache: LRUCache, compression: CompressionType,
 
 object DiskTier {
   /** So many files of flushes wait for a compaction. */
-  val FlushedFiles = 12
+  val FlushedFiles = 8
   private val BlockBytes = 4L << 10
   private val BloomBits = 10
 

@@ -59,11 +59,11 @@ private[engine] object Shared extends Logging {
   }
 
   /** The indexes and filters of flushed files that are one block each fill a quarter of the block
-    * cache at most, and an eighth of a shard: what finds no room is read again, whole, by each look
+    * cache at most, and a quarter of a shard: what finds no room is read again, whole, by each look
     * into the file. */
   private def mostWhole(cacheBytes: Long): Long = {
     val files = (DiskTier.FlushedFiles + 1L) * math.max(1, theBudget.storeCount)
-    math.min(cacheBytes / 4 / files, LeastShardBytes / 8)
+    math.min(cacheBytes / 4 / files, LeastShardBytes / 4)
   }
 
   /** RocksDB unpacks its native library, 15 MB, into the JVM's temporary folder. A JVM that
