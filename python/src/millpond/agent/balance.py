@@ -241,7 +241,9 @@ class _Plan:
         excess = sum(
             max(0.0, load - self.share) * self.executors[e].cores for e, load in self.load.items()
         )
-        left = max(math.ceil(len(self.units) / _PART_OF_UNITS), math.ceil(excess / 2))
+        # Sums of loads are not exact, and one unit too many moves if they are above a whole number.
+        half = math.ceil(round(excess / 2, 9))
+        left = max(math.ceil(len(self.units) / _PART_OF_UNITS), half)
         resting = resting | {move.unit for move in self.moves}
         done: set[str] = set()  # those from which no move helps
         while left > 0:
