@@ -1,4 +1,4 @@
-"""Random operations on each part of the engine, compared with a plain model by `Parts.scala`.
+"""Random operations on each part of the shim, compared with a plain model by `Parts.scala`.
 
 `MILLPOND_PARTS_SEEDS=5000` runs more seeds. `MILLPOND_PARTS_FIRST=17` begins with that seed. A
 failure prints its seed.
@@ -26,6 +26,7 @@ _SEEDS = {
     "flush": 12,
     "composed": 15,
     "key-filter": 40,
+    "late-rows": 60,
 }
 
 

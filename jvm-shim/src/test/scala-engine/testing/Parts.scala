@@ -10,6 +10,7 @@ import org.rocksdb.RocksDBException
 import org.apache.spark.sql.millpond.base.{MillpondError, Seams}
 import org.apache.spark.sql.millpond.changelog.{BlockPart, ChangelogPart}
 import org.apache.spark.sql.millpond.disk.{ComposedPart, DiskTierPart, FlushPart, KeyFilterPart}
+import org.apache.spark.sql.millpond.driver.LateRowsPart
 import org.apache.spark.sql.millpond.memory.{ArenaPart, KeySortPart, SortedIndexPart, TablePart}
 
 /** Does random operations on a part of the store, and compares it with a plain model. It has no
@@ -109,7 +110,8 @@ object Trial {
   * wrong, and ends with exit code 1. */
 object Parts {
   private val parts: Seq[Part] = Seq(TablePart, ArenaPart, SortedIndexPart, KeySortPart, BlockPart,
-    ChangelogPart, DiskTierPart, FlushPart, ComposedPart, KeyFilterPart)
+    ChangelogPart, DiskTierPart, FlushPart, ComposedPart, KeyFilterPart,
+    LateRowsPart)
 
   def main(args: Array[String]): Unit = {
     val (first, seeds, name) = (args(0).toLong, args(1).toInt, args(2))
