@@ -190,6 +190,19 @@ def test_a_query_starts_no_program(session: SparkSession, tmp_path: Path) -> Non
             assert files.read(place / log / str(batch)).startswith(b"v1\n")
 
 
+def test_a_log_that_a_kill_left_unfinished_stops_no_start(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    """Spark refuses a first batch where the folder of the commit log has any file."""
+    commits = tmp_path / "run" / "commits"
+    commits.mkdir(parents=True)
+    left = commits / ".0.94ca4b9d-aea1-4c61-9db0-0112d852c575.tmp"
+    left.touch()
+    (commits / "..0.94ca4b9d-aea1-4c61-9db0-0112d852c575.tmp.crc").touch()
+    place = run(session, tmp_path, batches=2)
+    assert place == commits.parent and (commits / "1").exists() and left.exists()
+
+
 def test_what_the_user_set_stays(session: SparkSession, tmp_path: Path) -> None:
     session.conf.set(_KEY, _SPARKS)
     run(session, tmp_path, batches=1)

@@ -125,6 +125,11 @@ private final class DiskFiles(path: Path, conf: Configuration)
     ()
   }
 
+  /** Without what a writer left that was killed: with one such file among its commits, Spark starts
+    * no query that has committed nothing yet. */
+  override def list(path: Path, filter: PathFilter): Array[FileStatus] =
+    super.list(path, (found: Path) => filter.accept(found) && !DiskFiles.isUnfinished(found))
+
   /** A reader never sees the sums of another file: they go before the file comes, and come after
     * it. */
   override def renameTempFile(srcPath: Path, dstPath: Path, overwriteIfPossible: Boolean): Unit = {
@@ -157,6 +162,13 @@ private final class DiskFiles(path: Path, conf: Configuration)
         Files.move(from, to, ATOMIC_MOVE)
         ()
     }
+}
+
+private object DiskFiles {
+  // as Spark's manager names what it renames later
+  private val Unfinished = """\..*\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\.tmp""".r
+
+  def isUnfinished(path: Path): Boolean = Unfinished.matches(path.getName)
 }
 
 /** A file, and beside it the sums that Hadoop's client expects: a head, and the CRC-32 of each 512
