@@ -117,7 +117,8 @@ def main(work: Path, load: Load) -> int:
             "memory_bytes": state.memoryUsedBytes,
         }
 
-    while until is None or time.monotonic() < until:
+    # Of a batch that is stopped behind its commit Spark tells nothing.
+    while until is None or time.monotonic() < until or seen_batch < 0:
         if query.awaitTermination(1):
             return 1
         for progress in query.recentProgress:
