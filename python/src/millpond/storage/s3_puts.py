@@ -1,10 +1,10 @@
 """Puts on S3 that know whether they made the object.
 
 A put is one PUT; above a threshold it is a multipart upload, which may begin while the file still
-grows (`s3_growing`). S3 makes both atomic, and durable when
-it acknowledges them. Each put has a name of its own (`millpond-put`), and stores it with the CRC-32
-of the bytes in the object's metadata. If the answer gets lost, or `If-None-Match` says that the
-object exists, the object itself tells whether this put made it.
+grows (`s3_growing`). S3 makes both atomic, and durable when it acknowledges them. Each put has a
+name of its own (`millpond-put`), and stores it with the CRC-32 of the bytes in the object's
+metadata. If the answer gets lost, or `If-None-Match` says that the object exists, the object itself
+tells whether this put made it.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class S3Puts:
     def put(self, target: str, data: bytes, if_absent: bool) -> None:
         """Make an object by one request. Raises: ConflictError: OBJECT_EXISTS."""
         crc32 = zlib.crc32(data)
-        metadata = new_metadata(crc32)
+        metadata = _metadata(crc32)
 
         def send(condition: str | None) -> None:
             self._requests.call(
@@ -89,7 +89,7 @@ class S3Puts:
             # first: that costs little beside an upload.
             self._refuse_existing(target)
         size_bytes = os.fstat(descriptor).st_size
-        metadata = new_metadata(file_crc32(local_path))
+        metadata = _metadata(file_crc32(local_path))
         upload = S3Upload.begin(self._requests, target, metadata)
 
         def send_part(number: int, start: int, length: int) -> dict[str, Any]:
@@ -116,7 +116,7 @@ class S3Puts:
         Args:
             ahead: runs what is sent before the file is complete.
         """
-        metadata = new_metadata(None)
+        metadata = _metadata(None)
         return S3GrowingPut(
             self._requests,
             target,
@@ -139,7 +139,7 @@ class S3Puts:
         size_bytes, crc32 = int(found["ContentLength"]), crc32_of(found)
         if crc32 is None or size_bytes > _MOST_COPIED_BYTES:
             return None  # Millpond did not write it, or it is too large for one request
-        metadata = new_metadata(crc32)
+        metadata = _metadata(crc32)
 
         def send(_: str | None) -> None:
             answer = self._requests.call(
@@ -233,6 +233,6 @@ class S3Puts:
             return False
 
 
-def new_metadata(crc32: int | None) -> dict[str, str]:
+def _metadata(crc32: int | None) -> dict[str, str]:
     """Return the metadata of a new put: its own name, and the CRC-32 of the bytes if known."""
     return {PUT_NAME: uuid.uuid4().hex} | ({} if crc32 is None else {CRC32: f"{crc32:08x}"})

@@ -33,24 +33,22 @@ class S3Requests:
             self.usage.failed()
             raise
 
-    def call(self, operation: str, target: str, **parameters: Any) -> Any:
+    def call(
+        self, operation: str, target: str, *, retry: Retry | None = None, **parameters: Any
+    ) -> Any:
         """Send a request until the server answers, or the deadline passes.
-
-        Raises: Refused: the server answered with a code of `expect`. MillpondError.
-        """
-        return self.retry.run(operation, lambda: self.send(operation, target, **parameters))
-
-    def head(self, target: str, retry: Retry | None = None) -> Any:
-        """Ask about an object.
 
         Args:
             retry: how long to repeat the request, if not as long as all others.
+        Raises: Refused: the server answered with a code of `expect`. MillpondError.
         """
+        return (retry or self.retry).run(
+            operation, lambda: self.send(operation, target, **parameters)
+        )
 
-        def head() -> Any:
-            return self.send("HeadObject", target, Key=target, **self.client.read_args)
-
-        return (retry or self.retry).run("HeadObject", head)
+    def head(self, target: str, retry: Retry | None = None) -> Any:
+        """Ask about an object. Arguments: as `call`."""
+        return self.call("HeadObject", target, retry=retry, Key=target, **self.client.read_args)
 
     def get_range(self, target: str, start: int, length: int, tag: str | None = None) -> Any:
         """Send one GET for a range of bytes.

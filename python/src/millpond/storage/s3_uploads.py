@@ -36,18 +36,15 @@ class S3Upload:
             metadata: of the object that it makes.
             retry: how long to repeat the request, if not as long as all others.
         """
-
-        def send() -> Any:
-            return requests.send(
-                "CreateMultipartUpload",
-                target,
-                Key=target,
-                Metadata=metadata,
-                ChecksumAlgorithm="CRC32",
-                **requests.client.write_args,
-            )
-
-        answer = (retry or requests.retry).run("CreateMultipartUpload", send)
+        answer = requests.call(
+            "CreateMultipartUpload",
+            target,
+            retry=retry,
+            Key=target,
+            Metadata=metadata,
+            ChecksumAlgorithm="CRC32",
+            **requests.client.write_args,
+        )
         return S3Upload(requests, target, answer["UploadId"])
 
     def part(
@@ -63,21 +60,18 @@ class S3Upload:
         Raises: Refused: the server answered with a code of `expect`. MillpondError.
         """
         checksum = checksum_of(zlib.crc32(data))
-
-        def send() -> Any:
-            return self.requests.send(
-                "UploadPart",
-                self.target,
-                expect=expect,
-                Key=self.target,
-                UploadId=self.upload_id,
-                PartNumber=number,
-                Body=data,
-                ChecksumCRC32=checksum,
-                **self.requests.client.read_args,
-            )
-
-        answer = (retry or self.requests.retry).run("UploadPart", send)
+        answer = self.requests.call(
+            "UploadPart",
+            self.target,
+            retry=retry,
+            expect=expect,
+            Key=self.target,
+            UploadId=self.upload_id,
+            PartNumber=number,
+            Body=data,
+            ChecksumCRC32=checksum,
+            **self.requests.client.read_args,
+        )
         return {"PartNumber": number, "ETag": answer["ETag"], "ChecksumCRC32": checksum}
 
     def complete(self, parts: Sequence[dict[str, Any]], condition: str | None) -> None:
@@ -127,7 +121,7 @@ def drop_unfinished(requests: S3Requests, prefix: str, begun_before_ms: int) -> 
     Returns: how many there were.
     """
     found: list[S3Upload] = []
-    markers: dict[str, str] = {}
+    markers: dict[str, Any] = {}
     while True:
         page = requests.call(
             "ListMultipartUploads", prefix, Prefix=prefix, **markers, **requests.client.read_args
