@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from integration.processes import wait_until
 from millpond.agent.collecting import UNFINISHED_MS
 from millpond.agent.service import AgentService
 from millpond.format import layout
@@ -73,13 +73,6 @@ def agents(server: S3Server, tmp_path: Path) -> Agents:
     return made
 
 
-def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end, "it did not come to this"
-        time.sleep(0.002)
-
-
 def stage(provider: Provider, id: str, size_bytes: int = 10 * PART) -> str:
     """Write a staged file whose last bytes nobody looks at."""
     path = provider.stage(1, id)
@@ -106,7 +99,7 @@ def test_the_commit_sends_the_first_part_and_the_last(agents: Agents, server: S3
     provider, id = agents.provider(), new_id()
     staged = stage(provider, id, 10 * PART + 5)
     assert grew(provider, id, staged)
-    wait_until(lambda: server.counts["PART"] == 9)
+    wait_until(lambda: server.counts["PART"] == 9, seconds=30, what="the parts")
     server.counts.clear()
     publish(provider, id, staged)
     assert dict(server.counts) == {"PART": 2, "COMPLETE": 1}
@@ -122,11 +115,11 @@ def test_a_batch_that_is_taken_back(agents: Agents, server: S3Server) -> None:
     provider, id = agents.provider(), new_id()
     staged = stage(provider, id)
     assert grew(provider, id, staged)
-    wait_until(lambda: server.counts["PART"] == 9)
+    wait_until(lambda: server.counts["PART"] == 9, seconds=30, what="the parts")
     os.unlink(staged)
     provider.call("changelog_ended", staged=staged)
-    wait_until(lambda: server.counts["ABORT"] == 1)
-    wait_until(lambda: agents.unfinished() == 0)
+    wait_until(lambda: server.counts["ABORT"] == 1, seconds=30, what="the end")
+    wait_until(lambda: agents.unfinished() == 0, seconds=30, what="the end")
 
 
 def test_two_attempts_of_one_version(agents: Agents, server: S3Server) -> None:
@@ -135,7 +128,7 @@ def test_two_attempts_of_one_version(agents: Agents, server: S3Server) -> None:
     ids = [new_id(), new_id()]
     files = [stage(slow, ids[0]), stage(quick, ids[1])]
     assert grew(slow, ids[0], files[0]) and grew(quick, ids[1], files[1])
-    wait_until(lambda: server.counts["PART"] == 18)
+    wait_until(lambda: server.counts["PART"] == 18, seconds=30, what="the parts")
     publish(quick, ids[1], files[1])
     assert agents.changelog(quick, VersionId(1, ids[1])) == Path(files[1]).read_bytes()
     publish(slow, ids[0], files[0])
@@ -145,7 +138,7 @@ def test_two_attempts_of_one_version(agents: Agents, server: S3Server) -> None:
     killed = stage(slow, third := new_id())
     assert grew(slow, third, killed)
     slow.call("changelog_ended", staged=killed)
-    wait_until(lambda: agents.unfinished() == 0)
+    wait_until(lambda: agents.unfinished() == 0, seconds=30, what="the end")
     assert agents.changelog(quick, VersionId(1, ids[1])) == Path(files[1]).read_bytes()
 
 
@@ -154,7 +147,7 @@ def test_an_agent_that_died_meanwhile(agents: Agents, server: S3Server) -> None:
     first, id = agents.provider(), new_id()
     staged = stage(first, id)
     assert grew(first, id, staged)
-    wait_until(lambda: server.counts["PART"] == 9)
+    wait_until(lambda: server.counts["PART"] == 9, seconds=30, what="the parts")
     first.service = agents.service()
     publish(first, id, staged)
     assert agents.changelog(first, VersionId(1, id)) == Path(staged).read_bytes()
@@ -189,7 +182,7 @@ def test_a_message_that_comes_after_the_commit(agents: Agents, server: S3Server)
     publish(provider, id, staged)
     assert grew(provider, id, staged)
     provider.call("changelog_ended", staged=staged)
-    wait_until(lambda: agents.unfinished() == 0)
+    wait_until(lambda: agents.unfinished() == 0, seconds=30, what="the end")
     assert agents.changelog(provider, VersionId(1, id)) == Path(staged).read_bytes()
 
 
@@ -198,7 +191,7 @@ def test_a_failure_in_the_batch_does_not_fail_the_commit(agents: Agents, server:
     staged = stage(provider, id)
     with server.faults(lambda r: Fault(403, "AccessDenied") if r.operation == "CREATE" else None):
         assert grew(provider, id, staged)
-        wait_until(lambda: server.counts["CREATE"] >= 1)
+        wait_until(lambda: server.counts["CREATE"] >= 1, seconds=30, what="the begin")
     publish(provider, id, staged)
     assert agents.changelog(provider, VersionId(1, id)) == Path(staged).read_bytes()
     assert agents.unfinished() == 0
@@ -208,7 +201,7 @@ def test_a_failed_commit_is_made_again(agents: Agents, server: S3Server) -> None
     provider, id = agents.provider(), new_id()
     staged = stage(provider, id)
     assert grew(provider, id, staged)
-    wait_until(lambda: server.counts["PART"] == 9)
+    wait_until(lambda: server.counts["PART"] == 9, seconds=30, what="the parts")
     with (
         server.faults(lambda r: Fault() if r.operation == "COMPLETE" else None),
         pytest.raises(CallError, match="STORAGE_UNAVAILABLE"),

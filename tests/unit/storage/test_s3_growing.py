@@ -5,13 +5,13 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from integration.processes import wait_until
 from millpond.errors import NotFoundError, UnavailableError
 from millpond.storage.growing import GrowingPut, begin_growing, drop_unfinished
 from millpond.storage.memory import MemoryStorage
@@ -70,23 +70,23 @@ class Growing:
         """Wait until nothing is on its way."""
         assert isinstance(self.put, S3GrowingPut)
         futures = self.put._futures
-        wait_until(lambda: all(future.done() for future in futures))
+        wait_until(
+            lambda: all(future.done() for future in futures), seconds=30, what="all parts to end"
+        )
 
     def sent(self, **counts: int) -> None:
         """Wait until the server has had so many requests, and check that it had no others."""
-        wait_until(lambda: dict(self.server.counts) == counts)
+        wait_until(lambda: dict(self.server.counts) == counts, seconds=30, what=f"{counts}")
+
+    def send_four(self) -> None:
+        """Wait until the four parts behind the first are sent."""
+        self.grow(5 * PART)
+        self.sent(CREATE=1, PART=4)
 
 
 @pytest.fixture
 def growing(server: S3Server, s3: S3Storage, tmp_path: Path) -> Growing:
     return Growing(server, s3, tmp_path / "file")
-
-
-def wait_until(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + 30
-    while not condition():
-        assert time.monotonic() < end, "it did not come to this"
-        time.sleep(0.002)
 
 
 def unfinished(s3: S3Storage) -> list[str]:
@@ -216,9 +216,9 @@ def test_an_abort_waits_for_parts_in_flight_before_it_drops_them(
         growing.put.abandon()
         assert server.counts["ABORT"] == 0
         gate.open.set()
-        wait_until(lambda: server.counts["ABORT"] == 1)
+        wait_until(lambda: server.counts["ABORT"] == 1, seconds=30, what="the end")
     assert server.counts["PART"] <= 4, "what waited was not sent"
-    wait_until(lambda: unfinished(s3) == [])
+    wait_until(lambda: unfinished(s3) == [], seconds=30, what="the end")
     growing.grow(40 * PART)
     assert not growing.put.finish()
     growing.put.abandon()
@@ -272,8 +272,7 @@ def test_a_failure_in_the_batch_stops_the_sending(
 def test_the_end_is_repeated(
     server: S3Server, s3: S3Storage, growing: Growing, operation: str, fault: Fault
 ) -> None:
-    growing.grow(5 * PART)
-    growing.sent(CREATE=1, PART=4)
+    growing.send_four()
     body = growing.complete()
     once = iter([fault])
     with server.faults(lambda r: next(once, None) if r.operation == operation else None):
@@ -285,8 +284,7 @@ def test_the_end_is_repeated(
 def test_an_upload_that_somebody_removed(
     server: S3Server, s3: S3Storage, growing: Growing, when: str
 ) -> None:
-    growing.grow(5 * PART)
-    growing.sent(CREATE=1, PART=4)
+    growing.send_four()
     growing.complete()
     # moto has no such answer.
     gone = always("COMPLETE" if when == "before the end" else "PART", Fault(404, "NoSuchUpload"))
@@ -302,8 +300,7 @@ def test_a_server_that_refuses_the_end(
     server: S3Server, s3: S3Storage, growing: Growing, operation: str
 ) -> None:
     """Perhaps it wants parts of other lengths: the caller puts the whole file."""
-    growing.grow(5 * PART)
-    growing.sent(CREATE=1, PART=4)
+    growing.send_four()
     with server.faults(always(operation, Fault(400, "EntityTooSmall"))):
         assert not growing.put.finish()
     assert unfinished(s3) == []
@@ -313,8 +310,7 @@ def test_a_server_that_refuses_the_end(
 def test_a_server_that_is_gone_at_the_end(
     server: S3Server, s3: S3Storage, growing: Growing, operation: str
 ) -> None:
-    growing.grow(5 * PART)
-    growing.sent(CREATE=1, PART=4)
+    growing.send_four()
     with server.faults(always(operation, Fault())), pytest.raises(UnavailableError):
         growing.put.finish()
     assert unfinished(s3) == []
@@ -323,8 +319,7 @@ def test_a_server_that_is_gone_at_the_end(
 
 
 def test_a_file_that_is_gone(server: S3Server, s3: S3Storage, growing: Growing) -> None:
-    growing.grow(5 * PART)
-    growing.sent(CREATE=1, PART=4)
+    growing.send_four()
     growing.path.unlink()
     growing.put.grown(9 * PART)
     assert not growing.put.finish()
@@ -335,8 +330,7 @@ def test_a_file_that_is_gone(server: S3Server, s3: S3Storage, growing: Growing) 
 
 
 def test_uploads_that_nobody_finished_go(server: S3Server, s3: S3Storage, growing: Growing) -> None:
-    growing.grow(5 * PART)
-    growing.sent(CREATE=1, PART=4)
+    growing.send_four()
     for number in range(3):
         key = s3._key(f"state/1/0/{number}.sst")
         s3._client.call("CreateMultipartUpload", key, Key=key)

@@ -14,14 +14,15 @@ import logging
 import os
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from millpond.errors import ConflictError, MillpondError
+from millpond.errors import MillpondError
 from millpond.storage import s3_errors
 from millpond.storage.parallel import Parallel
 from millpond.storage.parts import MAX_PARTS, plan_parts
-from millpond.storage.retry import Retry, TransientError
+from millpond.storage.retry import TransientError
 from millpond.storage.s3_client import Refused
 from millpond.storage.s3_requests import S3Requests
 from millpond.storage.s3_uploads import S3Upload
@@ -64,8 +65,7 @@ class S3GrowingPut:
         self._requests, self._target, self._path = requests, target, local_path
         self._metadata, self._least_bytes, self._part_bytes = metadata, least_bytes, part_bytes
         self._ahead, self._parallel, self._settled = ahead, parallel, settled
-        usual = requests.retry
-        self._once = Retry(0, usual.clock, usual.sleep, usual.chance, usual.pace)
+        self._once = replace(requests.retry, deadline_ms=0)
         self._lock = threading.Lock()  # for the next five
         self._next = max(2, -(-fixed_from // part_bytes) + 1)  # number of the part to send next
         self._futures: list[Future[None]] = []
@@ -96,19 +96,17 @@ class S3GrowingPut:
         upload = self._upload
         if upload is None:
             return False
+        made = False
         try:
-            if self._make(upload):
-                return True
-        except MillpondError as e:
+            made = self._make(upload)
+        except (MillpondError, Refused, OSError) as e:
             if isinstance(e.__cause__, TransientError):  # the server does not answer
-                upload.abort()
                 raise
             self._give_up("cannot be completed", e)
-        except BaseException:
-            upload.abort()
-            raise
-        upload.abort()
-        return False
+        finally:
+            if not made:
+                upload.abort()
+        return made
 
     def abandon(self) -> None:
         """Throw away what was sent. Does not wait for it."""
@@ -155,24 +153,20 @@ class S3GrowingPut:
             return self._upload
 
     def _make(self, upload: S3Upload) -> bool:
-        try:
-            size_bytes = os.path.getsize(self._path)
-            if size_bytes > MAX_PARTS * self._part_bytes:
-                return False
-            pieces = dict(enumerate(plan_parts(size_bytes, self._part_bytes), start=1))
-
-            def send(number: int) -> dict[str, Any]:
-                data = self._bytes(*pieces[number])
-                return upload.part(number, data, expect=s3_errors.NO_UPLOAD)
-
-            missing = [number for number in pieces if number not in self._parts]
-            sent = self._parallel.run([partial(send, number) for number in missing])
-            self._parts.update(zip(missing, sent, strict=True))
-            parts = [self._parts[number] for number in pieces]
-            self._settled(lambda condition: upload.complete(parts, condition))
-        except (Refused, ConflictError, OSError) as e:
-            self._give_up("cannot be completed", e)
+        size_bytes = os.path.getsize(self._path)
+        if size_bytes > MAX_PARTS * self._part_bytes:
             return False
+        pieces = dict(enumerate(plan_parts(size_bytes, self._part_bytes), start=1))
+
+        def send(number: int) -> dict[str, Any]:
+            data = self._bytes(*pieces[number])
+            return upload.part(number, data, expect=s3_errors.NO_UPLOAD)
+
+        missing = [number for number in pieces if number not in self._parts]
+        sent = self._parallel.run([partial(send, number) for number in missing])
+        self._parts.update(zip(missing, sent, strict=True))
+        parts = [self._parts[number] for number in pieces]
+        self._settled(lambda condition: upload.complete(parts, condition))
         return True
 
     def _throw_away(self) -> None:
