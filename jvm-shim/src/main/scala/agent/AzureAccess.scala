@@ -38,10 +38,7 @@ private object AzureAccess {
       def named(names: Seq[String]): Seq[String] =
         names.flatMap(name => (Prefix + name) +: hosts.map(host => s"$Prefix$name.$host"))
       val set = conf.getPropsWithPrefix(Prefix).keySet.asScala.map(Prefix + _)
-      named(Plain).filter(set).foreach(key => found.put(key, conf.get(key)))
-      // a credential store of Hadoop's may have them
-      named(Secrets).foreach(key =>
-        Option(conf.getPassword(key)).foreach(text => found.put(key, new String(text))))
+      StorageAccess.put(found, conf, named(Plain).filter(set), named(Secrets))
     }
   }
 

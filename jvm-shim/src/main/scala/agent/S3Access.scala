@@ -29,10 +29,7 @@ private object S3Access {
     val buckets = conf.getPropsWithPrefix(OfBuckets).keySet.asScala.toSeq.map(OfBuckets + _)
     def named(names: Seq[String]): Seq[String] =
       names.map(Prefix + _) ++ buckets.filter(key => names.exists(name => key.endsWith("." + name)))
-    named(Plain).filter(isSet(conf, _)).foreach(key => found.put(key, conf.get(key)))
-    // a credential store of Hadoop's may have them
-    named(Secrets).foreach(key =>
-      Option(conf.getPassword(key)).foreach(text => found.put(key, new String(text))))
+    StorageAccess.put(found, conf, named(Plain).filter(isSet(conf, _)), named(Secrets))
   }
 
   /** Hadoop's own defaults say nothing. */

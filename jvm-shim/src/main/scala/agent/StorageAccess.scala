@@ -17,4 +17,13 @@ private[millpond] object StorageAccess {
     AzureAccess.add(found, conf, root +: options.string("storage.uri").toSeq)
     if (!found.isEmpty) { request.set[JsonNode]("hadoop", found); () }
   }
+
+  /** Put settings that are set, and those secrets that are there. */
+  private[agent] def put(found: ObjectNode, conf: Configuration, set: Seq[String],
+      secrets: Seq[String]): Unit = {
+    set.foreach(key => found.put(key, conf.get(key)))
+    // a credential store of Hadoop's may have them
+    secrets.foreach(key =>
+      Option(conf.getPassword(key)).foreach(text => found.put(key, new String(text))))
+  }
 }
