@@ -13,24 +13,18 @@ private[millpond] final case class KeyRange(prefix: Array[Byte] = null, from: Ar
 
   /** -1 before the range, 0 in it, 1 behind it. */
   def side(key: Array[Byte], at: Int): Int =
-    if (prefix != null) {
-      val length = key.length - at
-      val order = java.util.Arrays.compareUnsigned(key, at, at + math.min(length, prefix.length),
-        prefix, 0, prefix.length)
-      if (order < 0) -1 else if (order > 0) 1 else 0
-    } else if (from != null &&
-      java.util.Arrays.compareUnsigned(key, at, key.length, from, 0, from.length) < 0) -1
-    else if (until != null &&
-      java.util.Arrays.compareUnsigned(key, at, key.length, until, 0, until.length) >= 0) 1
+    if (java.util.Arrays.compareUnsigned(key, at, key.length, start, 0, start.length) < 0) -1
+    else if (endsBefore(key, Bytes.ArrayOffset + at, key.length - at)) 1
     else 0
 
-  /** Whether the range ends before a key as it lies in memory, which is not before the range. */
-  def isBefore(address: Long, length: Int): Boolean =
+  /** Whether the range ends before a key, as it lies in an array or in memory (base null), which is
+    * not before the range. */
+  def endsBefore(base: AnyRef, offset: Long, length: Int): Boolean =
     if (prefix != null)
-      Bytes.compare(null, address, math.min(length, prefix.length), prefix, Bytes.ArrayOffset,
+      Bytes.compare(base, offset, math.min(length, prefix.length), prefix, Bytes.ArrayOffset,
         prefix.length) > 0
     else until != null &&
-    Bytes.compare(null, address, length, until, Bytes.ArrayOffset, until.length) >= 0
+    Bytes.compare(base, offset, length, until, Bytes.ArrayOffset, until.length) >= 0
 }
 
 private[millpond] object KeyRange {

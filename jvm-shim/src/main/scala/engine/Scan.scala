@@ -169,7 +169,7 @@ private[millpond] final class Scan(engine: StoreEngine, session: Session,
     // a prefix chain has only wanted records; a sorted table yields all from the start of the
     // range, and the first record behind the range ends the scan
     if (record != 0L && table.isSorted && (range ne KeyRange.Whole) &&
-      range.isBefore(table.keyAddress(record), table.keyLength(record)))
+      range.endsBefore(null, table.keyAddress(record), table.keyLength(record)))
       record = 0L
     if (record == 0L) memoryDone = true
   }
