@@ -86,6 +86,18 @@ def _resident(pid: int) -> int:
     return pages * os.sysconf("SC_PAGE_SIZE") + sum(_resident(int(child)) for child in children)
 
 
+def counting(work: Path) -> Azurite:
+    """Return a server that notes each request in its log."""
+    server = Azurite(work)
+    server._command = [word for word in server._command if word != "--silent"]
+    return server
+
+
+def asked_of(log: Path) -> int:
+    """Return how many requests the server got so far."""
+    return log.read_text().count(" HTTP/1.1")
+
+
 def main() -> None:
     """Measure both, and print the table."""
     parts.fetch()
@@ -93,8 +105,7 @@ def main() -> None:
     counts: dict[str, dict[str, float]] = {}
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        server = Azurite(work)
-        server._command = [word for word in server._command if word != "--silent"]
+        server = counting(work)
         with server.running():
             for number in range(ROUNDS):
                 for way in found:
@@ -130,7 +141,7 @@ def _child(
             if line.startswith("{"):
                 said = json.loads(line)
                 break
-            marks.append((line.strip(), server._log.read_text().count(" HTTP/1.1")))
+            marks.append((line.strip(), asked_of(server._log)))
             child.stdin.write("\n")
             child.stdin.flush()
         else:

@@ -20,6 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.bench_doors import asked_of, counting
 from benchmarks.bench_env import REPOSITORY
 from integration.jvm import MILLPOND
 from integration.peers.azurite import parts
@@ -45,7 +46,7 @@ def job(spec: dict[str, Any]) -> dict[str, float]:
 
     def sink(batch: Any, _: int) -> None:
         batch.write.format("noop").mode("overwrite").save()
-        requests.append(log.read_text().count(" HTTP/1.1"))
+        requests.append(asked_of(log))
 
     for number in range(BATCHES):
         frame = spark.range(ROWS).selectExpr(f"id * 7919 % 100000 + {number} AS k")
@@ -73,8 +74,7 @@ def main() -> None:
     found: dict[str, list[dict[str, float]]] = {way: [] for way in _WAYS}
     with tempfile.TemporaryDirectory() as folder:
         work = Path(folder)
-        server = Azurite(work)
-        server._command = [word for word in server._command if word != "--silent"]
+        server = counting(work)
         with server.running():
             for number in range(ROUNDS):
                 for way, client in _WAYS.items():
