@@ -84,8 +84,11 @@ SHORT = (
 )
 
 
-def cell(name: str, *, seconds: int, trigger_s: int) -> Cell:
-    """Return the cell of a name. Raises: ValueError: there is none."""
+def cell(name: str, *, seconds: int, trigger_s: int, warmup_s: int | None = None) -> Cell:
+    """Return the cell of a name; without `warmup_s` a batch's time does not count.
+
+    Raises: ValueError: there is none.
+    """
     if name not in FULL:
         raise ValueError(f"unknown cell {name}; there are {', '.join(FULL)}")
     source, query, rate, keys = name.split("-")
@@ -94,7 +97,7 @@ def cell(name: str, *, seconds: int, trigger_s: int) -> Cell:
         query=query,
         rate=int(rate),
         keys=int(keys),
-        warmup_s=trigger_s,
+        warmup_s=trigger_s if warmup_s is None else warmup_s,
         seconds=seconds,
         trigger_s=trigger_s,
     )
@@ -166,6 +169,9 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seconds", type=int, default=600, help="of each cell (600)")
     parser.add_argument("--trigger", type=int, default=30, help="seconds of a batch (30)")
     parser.add_argument(
+        "--warmup", type=int, help="seconds that do not count (default: those of a batch)"
+    )
+    parser.add_argument(
         "--contenders", default=f"{OURS},{BASELINE}", help=f"also {STATELESS}, {FLINK}"
     )
     parser.add_argument("--out", type=Path, help="results; a file that is there gets more cells")
@@ -185,7 +191,10 @@ def _cells(given: argparse.Namespace) -> list[Cell]:
         if not _kafka_fetched():
             print("without the cells of Kafka, whose jars are not there", file=sys.stderr)
             names = tuple(n for n in names if not n.startswith("kafka"))
-    return [cell(n, seconds=given.seconds, trigger_s=given.trigger) for n in names]
+    return [
+        cell(n, seconds=given.seconds, trigger_s=given.trigger, warmup_s=given.warmup)
+        for n in names
+    ]
 
 
 def _kafka_fetched() -> bool:

@@ -111,12 +111,13 @@ def _where(results: Mapping[str, Any], source: Path) -> str:
     cells = [c["cell"] for c in results["cells"].values()]
     spans = " or ".join(sorted({str(c["seconds"]) for c in cells}, key=int))
     triggers = " or ".join(sorted({str(c["trigger_s"]) for c in cells}, key=int))
+    warmups = " or ".join(sorted({str(c["warmup_s"]) for c in cells}, key=int))
     dirty = " with changes" if results["dirty"] else ""
     text = (
         f"Measured from {results['time_utc']} on, {host['cores']} cores of {host['cpu']},"
         f" {host['memory_bytes'] / 2**30:.0f} GiB, {host['file_system']}; Spark"
         f" {versions['spark']}, {versions['java']}; commit `{results['commit'][:12]}`{dirty}."
-        f" {spans} seconds of each cell are measured, after {triggers} seconds that do not count;"
+        f" {spans} seconds of each cell are measured, after {warmups} seconds that do not count;"
         f" a batch takes {triggers} seconds. One process each. "
     )
     named = source.resolve()

@@ -80,8 +80,17 @@ REFUSED: dict[str, Callable[[DataFrame], DataFrame]] = {
     "dedup-within": lambda rows: rows.withWatermark(
         "ts", "10 seconds"
     ).dropDuplicatesWithinWatermark(["k"]),
+    "join": lambda rows: rows.alias("a").join(rows.alias("b"), F.expr("a.k = b.k")).select("a.k"),
     "map-groups": _shape("map-groups"),
     "python": lambda rows: _python(rows),
+}
+# Spark refuses this one when it is started, and those above when they run.
+REFUSED_AT_START: dict[str, Callable[[DataFrame], DataFrame]] = {
+    "session-window": lambda rows: (
+        rows.withWatermark("ts", "10 seconds")
+        .groupBy(F.session_window("ts", "10 seconds"), "k")
+        .agg(F.count("*").alias("n"))
+    ),
 }
 
 
@@ -213,7 +222,7 @@ class Job:
             part[1].cast("long").cast("timestamp").alias("ts"),
             part[2].cast("long").alias("v"),
         )
-        frame = {**RUNS, **REFUSED}[command["query"]](rows)
+        frame = {**RUNS, **REFUSED, **REFUSED_AT_START}[command["query"]](rows)
         return frame.writeStream.outputMode(command.get("mode", "update"))
 
     def add(self, command: dict[str, Any]) -> None:

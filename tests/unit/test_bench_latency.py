@@ -113,3 +113,9 @@ def test_unknown_cells_are_refused_with_the_known_ones() -> None:
     with pytest.raises(ValueError, match=r"unknown cell x; there are memory-count-1000-1000, "):
         bench_latency.cell("x", seconds=1, trigger_s=1)
     assert len(bench_latency.FULL) == 24 and set(bench_latency.SHORT) <= set(bench_latency.FULL)
+
+
+def test_a_batchs_time_does_not_count_unless_told() -> None:
+    times = {"seconds": 40, "trigger_s": 10}
+    assert bench_latency.cell("kafka-count-1000-1000", **times).warmup_s == 10
+    assert bench_latency.cell("kafka-count-1000-1000", **times, warmup_s=30).warmup_s == 30
