@@ -15,6 +15,9 @@ PY := .venv/bin/python
 INSTALLED := .venv/.installed
 # What a JVM of the tests would load one by one: integration/class_archive.py.
 CLASSES := build/classes.jsa
+# What a Python worker of Spark would compile at each start: integration/worker_bytecode.py.
+BYTECODE := .venv/.bytecode
+PREPARED := $(CLASSES) $(BYTECODE)
 # make test TEST=tests/unit TEST_ARGS='-k lineage -x'
 TEST ?=
 TEST_ARGS ?=
@@ -72,6 +75,8 @@ DOCS_REQUIREMENTS := import tomllib; print(*tomllib.load(open("pyproject.toml", 
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 export PYTHONPATH :=
+# Agents, commands and workers are short processes, and most of their start would go into compiling.
+unexport PYTHONDONTWRITEBYTECODE
 
 help: ## show this list
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
@@ -96,7 +101,11 @@ $(CLASSES): $(INSTALLED)
 	@$(PY) -m integration.class_archive > build/classes.log 2>&1 \
 	    || echo "millpond: no archive of Spark's classes, the tests take longer; build/classes.log says why" >&2
 
-test: build $(CLASSES) ## all tests but the deep ones: ten minutes (TEST=path TEST_ARGS=... for some)
+$(BYTECODE): $(INSTALLED)
+	@$(PY) -m integration.worker_bytecode
+	@touch $@
+
+test: build $(PREPARED) ## all tests but the deep ones: ten minutes (TEST=path TEST_ARGS=... for some)
 	$(PY) -m pytest $(if $(TEST),"$(TEST)",-m "not deep" $(SPREAD)) $(TEST_ARGS)
 
 test-all: build ## what make test leaves out: make previous, make deep
@@ -105,7 +114,7 @@ test-all: build ## what make test leaves out: make previous, make deep
 	    for part in previous deep; do $(MAKE) --no-print-directory $$part || failed=1; done; \
 	    exit $$failed
 
-deep: build $(CLASSES) ## the tests that are long, or much like another
+deep: build $(PREPARED) ## the tests that are long, or much like another
 	$(PY) -m pytest -m deep $(SPREAD) $(TEST_ARGS)
 
 shapes: build ## compare all query shapes with Spark's RocksDB store (make test: one an operator)
@@ -128,6 +137,7 @@ $(PREVIOUS_VENV)/.installed: $(INSTALLED) $(PREVIOUS_SPARK)/pyspark/version.py
 	@$(PREVIOUS_PY) -c 'import sysconfig as c; print(c.get_path("purelib"))' > $(PREVIOUS_VENV)/site
 	@$(PY) -c 'import sys, sysconfig as c; sys.stdout.write(sys.argv[1] + "\nimport site; site.addsitedir(" + repr(c.get_path("purelib")) + ")\n")' \
 	    "$(CURDIR)/$(PREVIOUS_SPARK)" > "$$(cat $(PREVIOUS_VENV)/site)/millpond-spark.pth"
+	@$(PREVIOUS_PY) -m integration.worker_bytecode
 	@touch $@
 
 demo: build ## replay a year of flights through Millpond, kill -9 included, and compare every row
