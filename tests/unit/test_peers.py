@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from integration.peers import matrix
+import pytest
+
+from integration.peers import matrix, sample
 from integration.peers.results import PAGE, PEERS, Result, page
 
 
@@ -28,3 +30,10 @@ def test_a_result_counts_outcomes_and_keeps_reasons() -> None:
     assert result.failed == ["test_two[x::y]"]
     assert result.not_applicable == {"test_three": "the broker has no quota"}
     assert result.versions["Broker"] == "1.0"
+
+
+def test_a_sample_that_cannot_even_begin_fails_the_run(capfd: pytest.CaptureFixture[str]) -> None:
+    assert sample.main(["no_such_peer", "nor_this"]) == 1
+    said = capfd.readouterr().out
+    assert said.index("integration.peers.no_such_peer") < said.index("integration.peers.nor_this")
+    assert sample.main([]) == 0
