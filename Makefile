@@ -105,7 +105,7 @@ $(BYTECODE): $(INSTALLED)
 	@$(PY) -m integration.worker_bytecode
 	@touch $@
 
-test: build $(PREPARED) ## all tests but the deep ones: ten minutes (TEST=path TEST_ARGS=... for some)
+test: build $(PREPARED) ## all tests but the deep ones: eleven minutes (TEST=path TEST_ARGS=... for some)
 	$(PY) -m pytest $(if $(TEST),"$(TEST)",-m "not deep" $(SPREAD)) $(TEST_ARGS)
 
 test-all: build ## what make test leaves out: make previous, make deep
@@ -224,7 +224,7 @@ endef
 # These are fetched in a minute or two. `.ci/run` runs their samples. Of the others, go compiles some
 # for minutes, and Delta needs the previous Spark.
 SAMPLED := azurite browser files gcs hdfs kafka kubernetes prometheus runtimes spark
-peers: build ## run a sample of the peers' tests: a quarter of an hour; leaves out what its registry does not give
+peers: build ## run a sample of the peers' tests: ten minutes; leaves out what its registry does not give
 	$(PY) -m integration.peers.sample $(SAMPLED)
 
 peer-azurite: build ## run queries with their checkpoints on Azurite; needs npm, mvn, and their registries the first time

@@ -134,7 +134,8 @@ def test_nested_keys(
     assert_same(sides, aside=IS_SPARK_4_2 and form == "pandas")
 
 
-@pytest.mark.parametrize("form", [deep("row"), deep("pandas")])
+@pytest.mark.deep
+@pytest.mark.parametrize("form", ["row", "pandas"])
 def test_windows_as_keys(spark: SparkSession, tmp_path: Path, form: str) -> None:
     """A window is a struct of two timestamps."""
     tested = _keyed(form, ("w", "k"))
@@ -245,7 +246,8 @@ def _without_order(side: Side) -> dict[int, list[str]]:
     }
 
 
-@pytest.mark.parametrize("form", ["row", deep("pandas")])
+@pytest.mark.deep
+@pytest.mark.parametrize("form", ["row", "pandas"])
 def test_zeros_and_nan_as_keys_of_maps(spark: SparkSession, tmp_path: Path, form: str) -> None:
     """Zero has two forms, and no NaN is equal to another one in Python: the store is asked."""
     declared = tuple(Variable("map", f"of_{pool}", "number", pool) for pool in _ODD_MAPS)
