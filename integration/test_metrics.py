@@ -91,8 +91,8 @@ def test_an_exact_count_costs_a_look_up_for_each_key_not_in_memory(
         store.remove(["k", 0])
         store.remove(["none", 0])
 
-    # Else the key filter, once it is made, answers for those that the disk lacks.
-    harness.hold("filter.step")
+    # Else what helps reads, once it is made, answers for those that the disk lacks.
+    harness.hold("lookup.step")
     store = provider.store(1)
     overwrite(store)
     assert store.commit().version == 2

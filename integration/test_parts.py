@@ -26,6 +26,7 @@ _SEEDS = {
     "flush": 12,
     "composed": 15,
     "key-filter": 40,
+    "point-reads": 8,
     "late-rows": 60,
 }
 

@@ -7,15 +7,16 @@ import scala.jdk.CollectionConverters._
 
 import com.fasterxml.jackson.databind.node.ArrayNode
 import org.rocksdb.{
-  BlockBasedTableConfig, BloomFilter, Checkpoint, CompactRangeOptions, CompressionType,
-  FlushOptions, IndexType, InfoLogLevel, IngestExternalFileOptions, LRUCache, Options, ReadOptions,
-  RocksDB, RocksDBException, RocksIterator, Status, WriteOptions
+  BlockBasedTableConfig, BloomFilter, Checkpoint, ChecksumType, CompactRangeOptions,
+  CompressionType, FlushOptions, IndexType, InfoLogLevel, IngestExternalFileOptions, LRUCache,
+  Options, ReadOptions, RocksDB, RocksDBException, RocksIterator, Status, WriteOptions
 }
 
 import org.apache.spark.sql.millpond.base.{
   Json, MillpondError, MillpondException, RowLimit, Seams, StoreLock
 }
-import org.apache.spark.sql.millpond.memory.MemoryBudget
+import org.apache.spark.sql.millpond.memory.Bytes
+import org.apache.spark.unsafe.Platform
 
 /** The disk tier of one store: a local RocksDB that sees rows only in bulk, as sorted files, at
   * snapshots. Point reads and scans may come from any thread; `close` must not run beside them.
@@ -62,8 +63,11 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
         freeOptions(); throw DiskTier.failure(s"the local RocksDB $dir cannot be opened", e)
       case e: MillpondException => freeOptions(); throw e
     }
-  /** Which keys the tier certainly lacks. */
-  val filter = new TierFilter
+  private val points = new PointReads(dir, db, config.maps)
+  private val filter = new TierFilter
+  /** What helps `get`. */
+  val lookup = new TierLookup(points, filter,
+    budget => filter.begin(iterator(readAhead = true), estimatedKeys, budget))
   private val compacting = new StoreLock
   @volatile private var closing = false
   private val idle = new AtomicReference[RocksIterator]
@@ -105,14 +109,19 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
   /** Close sources that no iterator reads. */
   def closeEmptied(): Unit = { emptied.foreach(_.close()); emptied = Array.empty }
 
+  /** Whether the last `get` read a block of a sorted file, as far as it is known. */
+  def hasReadDisk: Boolean = hasRead
+  private var hasRead = false
+
   /** Length of the value of a physical key, or -1; the bytes are in `lastValue` until the next
     * call. Callers hold the store's lock. */
   def get(key: Array[Byte], length: Int): Int = {
     val source = if (sources.length == 0) null else sourceOf(key, length)
-    if (source == null) getOwn(key, length)
+    if (source == null) getFast(key, length)
     else {
       val n = source.tier.getOwn(key, length)
       value = source.tier.value
+      hasRead = true
       n
     }
   }
@@ -123,8 +132,20 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
     null
   }
 
+  private def getFast(key: Array[Byte], length: Int): Int = {
+    val n = points.find(key, length)
+    if (n == PointReads.Unknown) getOwn(key, length)
+    else {
+      if (n > value.length) value = new Array[Byte](RowLimit.bufferFor(n))
+      if (n > 0) Platform.copyMemory(null, points.valueAt, value, Bytes.ArrayOffset, n.toLong)
+      hasRead = points.hasRead
+      n
+    }
+  }
+
   private def getOwn(key: Array[Byte], length: Int): Int =
     try {
+      hasRead = true
       var n = db.get(reading, key, 0, length, value, 0, value.length)
       if (n > value.length) {
         value = new Array[Byte](RowLimit.bufferFor(n))
@@ -174,10 +195,6 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
   /** An idle iterator would keep files that compaction replaced. */
   private def dropIdle(): Unit = { val it = idle.getAndSet(null); if (it != null) it.close() }
 
-  /** Begin to make a key filter. Callers hold the lock of the tier, and the store's monitor. */
-  def beginFilter(budget: MemoryBudget): Unit =
-    filter.begin(iterator(readAhead = true), estimatedKeys, budget)
-
   /** A writer of one sorted file with this tier's table format. */
   def sstWriter(file: File): SstWriter = new SstWriter(options, file, filter)
 
@@ -190,16 +207,22 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
   /** Make a finished sorted file part of the tier, at once and as a whole. */
   def ingest(file: File): Unit = {
     dropIdle()
+    val prepared = points.prepare(file)
+    var done = false
     val ingesting = new IngestExternalFileOptions(true, true, true, true).setWriteGlobalSeqno(false)
     try {
       Seams.at("disk.ingest")
       db.ingestExternalFile(java.util.Collections.singletonList(file.getPath), ingesting)
       Seams.at("disk.ingested")
+      done = true
       filter.judge(estimatedKeys)
     } catch {
       case e: RocksDBException =>
         throw DiskTier.failure(s"a sorted file cannot be added to $dir", e)
-    } finally ingesting.close()
+    } finally {
+      ingesting.close()
+      if (done) points.joined(prepared) else points.failed(prepared)
+    }
   }
 
   /** Delete all rows in the half-open ranges of keys. A file that lies wholly in one
@@ -218,6 +241,7 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
 
   private def writing(work: WriteOptions => Unit): Unit = {
     dropIdle()
+    points.changed()
     val write = new WriteOptions().setDisableWAL(true)
     val flush = new FlushOptions().setWaitForFlush(true)
     try {
@@ -228,7 +252,7 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
     } catch {
       case e: RocksDBException =>
         throw DiskTier.failure(s"deleting from the local RocksDB $dir failed", e)
-    } finally { write.close(); flush.close() }
+    } finally { write.close(); flush.close(); points.changed() }
   }
 
   /** Rewrite the files without deleted rows. Takes long, and may run beside everything else:
@@ -280,6 +304,7 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
 
   private def format = new BlockBasedTableConfig()
     .setFormatVersion(5)
+    .setChecksumType(ChecksumType.kCRC32c) // the JVM computes it as fast as RocksDB
     .setBlockCache(config.blockCache)
     .setFilterPolicy(bloom)
     .setBlockSize(DiskTier.BlockBytes)
@@ -299,7 +324,7 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
     closing = true
     compaction.setCanceled(true)
     compacting.during {
-      filter.close()
+      lookup.close()
       closeEmptied()
       sources.foreach(_.close())
       sources = Array.empty
@@ -312,9 +337,10 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
 
 /** The configuration that all disk tiers of an executor share.
   * @param mostWhole up to how many bytes the index and the filter of a flushed file are one block
-  * each */
+  * each
+  * @param maps whether sorted files may be mapped into memory */
 final case class DiskConfig(blockCache: LRUCache, compression: CompressionType,
-    mostWhole: () => Long)
+    mostWhole: () => Long, maps: Boolean)
 
 object DiskTier {
   /** So many files of flushes wait for a compaction. */

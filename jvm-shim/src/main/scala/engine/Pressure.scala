@@ -75,8 +75,9 @@ private[engine] final class Pressure(store: StoreView, batch: RunningBatch, batc
       store.context.events.publish()
     }
 
-  /** What of its share the store may fill with rows: the key filter of the disk tier has a part. */
-  private def ofRows(share: Long): Long = math.max(share / 2, share - store.tier.filterBytes)
+  /** What of its share the store may fill with rows: what helps reads of the disk tier has a
+    * part. */
+  private def ofRows(share: Long): Long = math.max(share / 4, share - store.tier.lookupBytes)
 
   /** Whether a row that was read from the disk tier may be kept. Callers hold the monitor. */
   def admits(): Boolean = !budget.isExceeded || {

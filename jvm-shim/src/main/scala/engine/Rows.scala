@@ -192,19 +192,21 @@ private[millpond] final class Rows(engine: StoreEngine) {
   private def readDisk(f: Family, key: UnsafeRow): Int = {
     diskKey.set(slotOf(f, key), f, f.rows.base, f.rows.offset, f.rows.length)
     val disk = engine.disk
-    if (disk.filter.lacks(diskKey.bytes, diskKey.length)) -1
+    if (disk.lookup.lacks(diskKey.bytes, diskKey.length)) -1
     else {
-      engine.metrics.diskReads += 1
-      if (disk.filter.isWanted) engine.filterFill.wanted()
-      try disk.get(diskKey.bytes, diskKey.length)
-      catch { case e: MillpondException => throw engine.distrust(e) }
+      if (disk.lookup.isWanted) engine.lookupFill.wanted()
+      try {
+        val n = disk.get(diskKey.bytes, diskKey.length)
+        if (disk.hasReadDisk) engine.metrics.diskReads += 1
+        n
+      } catch { case e: MillpondException => throw engine.distrust(e) }
     }
   }
 
   /** Keep the disk's answer about the encoded key in memory, if the budget allows. That a key is
-    * not there the filter tells again at once. */
+    * not there the tier's lookup tells again at once. */
   private def admit(f: Family, valueLength: Int, hash: Int, slot: Int): Long =
-    if ((valueLength >= 0 || !engine.disk.filter.isReady) && engine.pressure.admits())
+    if ((valueLength >= 0 || !engine.disk.lookup.isReady) && engine.pressure.admits())
       admitAnyway(f, valueLength, hash, slot)
     else 0L
 

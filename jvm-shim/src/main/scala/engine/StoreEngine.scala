@@ -51,7 +51,7 @@ final class StoreEngine(val context: StoreContext, follows: Boolean = false) ext
   private[engine] val warmUp =
     new WarmUp(this, context.label, status, families, tier, budget, shown.background,
       isPaused = () => scans.readsAll, isStandby = () => isStandby)
-  private[engine] val filterFill = new FilterFill(this, warmUp)
+  private[engine] val lookupFill = new LookupFill(this, warmUp)
   private[millpond] val snapshots =
     new Snapshots(this, () => pressure.spilledVersion, flushed, snapshotPublished)
   private[engine] val pressure: Pressure = new Pressure(this, batch, batchLog, snapshots, warmUp)
@@ -347,7 +347,10 @@ final class StoreEngine(val context: StoreContext, follows: Boolean = false) ext
   }
 
   /** Maintenance is about to collect, here or on another executor. */
-  private[millpond] def keepYoung(): Unit = synchronized(batchLog.keepYoung())
+  private[millpond] def keepYoung(): Unit = synchronized {
+    batchLog.keepYoung()
+    lookupFill.refresh()
+  }
 
   /** Take back what the running batch wrote. */
   def abort(session: Session): Unit = ending.during(synchronized { checkHeld(session); undo() })

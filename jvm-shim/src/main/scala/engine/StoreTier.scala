@@ -60,13 +60,13 @@ private[engine] final class StoreTier(monitor: AnyRef, context: StoreContext, st
     monitor.synchronized(if (!isRead()) open.closeEmptied())
   }
 
-  /** Begin to make the key filter of the tier, which is open. Callers hold the monitor too. */
-  def beginFilter(): Unit = open.beginFilter(budget)
+  /** Begin to make what helps reads of the tier, which is open. Callers hold the monitor too. */
+  def beginLookup(): Unit = open.lookup.begin(budget)
 
-  /** Memory of the key filter. Callers need no lock. */
-  def filterBytes: Long = {
+  /** Memory of what helps reads. Callers need no lock. */
+  def lookupBytes: Long = {
     val tier = open
-    if (tier == null) 0L else tier.filter.usedBytes
+    if (tier == null) 0L else tier.lookup.usedBytes
   }
 
   /** A flush into the tier, which is open. */

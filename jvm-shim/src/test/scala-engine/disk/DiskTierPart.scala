@@ -36,7 +36,8 @@ private final class TierStore(trial: Trial, dir: File) {
   import trial.{chance, check, equal, random}
 
   private val db = new File(dir, "db")
-  private val budget = new MemoryBudget(1L << 20)
+  // with little room a key filter takes the place of what tells where each key is
+  private val budget = new MemoryBudget(if (chance(70)) 1L << 20 else 1L << random.between(6, 12))
   private val keys = Vector.fill(random.between(1, 30)) {
     "\u0000" + random.nextInt(4).toChar + Change.some(trial, random.nextInt(6))
   }.distinct
@@ -78,7 +79,7 @@ private final class TierStore(trial: Trial, dir: File) {
           open += new Walk(tier.iterator(chance(50)), state)
         }
       case n if n < 90 => if (open.nonEmpty) open(random.nextInt(open.size)).go(random.nextInt(6))
-      case n if n < 97 => filter()
+      case n if n < 97 => lookup()
       case _ => closeWalks()
     }
     verify()
@@ -201,21 +202,21 @@ private final class TierStore(trial: Trial, dir: File) {
     Scratch.delete(target)
   }
 
-  /** Begins a key filter, goes on with its scan, or gives it up. Files come in between. */
-  private def filter(): Unit =
-    if (tier.filter.isWanted) { trial.step("a key filter"); tier.beginFilter(budget) }
-    else if (chance(10)) { trial.step("no key filter"); tier.filter.end() }
+  /** Begins what helps reads, goes on with it, or gives it up. Files come in between. */
+  private def lookup(): Unit =
+    if (tier.lookup.isWanted) { trial.step("a lookup"); tier.lookup.begin(budget) }
+    else if (chance(10)) { trial.step("no lookup"); tier.lookup.end() }
     else {
-      trial.step("some keys for the filter")
-      if (!tier.filter.step(random.nextInt(8))) tier.filter.keep()
+      trial.step("some keys for the lookup")
+      if (!tier.lookup.step(random.nextInt(8))) tier.lookup.keep()
     }
 
   private def verify(): Unit = {
-    equal(budget.usedBytes, tier.filter.usedBytes, "the memory of key filters")
+    equal(budget.usedBytes, tier.lookup.usedBytes, "the memory of lookups")
     keys.foreach { k =>
       val key = Change.bytes(k + "more")
-      check(!state.contains(k) || !tier.filter.lacks(key, k.length),
-        s"the key filter denies ${Change.hex(k)}")
+      check(!state.contains(k) || !tier.lookup.lacks(key, k.length),
+        s"the lookup denies ${Change.hex(k)}")
       val n = tier.get(key, k.length)
       val found = if (n < 0) null else Change.text(tier.lastValue, 0, n)
       val wanted = state.getOrElse(k, null)

@@ -3,6 +3,8 @@ package org.apache.spark.sql.millpond.disk
 import java.io.File
 import java.nio.file.{Files, Path}
 
+import scala.jdk.CollectionConverters._
+
 import org.rocksdb.{CompressionType, LRUCache, RocksDB}
 
 /** Folders for tests of parts. They are in memory if the system can, because RocksDB syncs every
@@ -11,6 +13,7 @@ object Scratch {
   val MostWhole = 40L
   private val shm = new File("/dev/shm")
   private val descriptors = new File("/proc/self/fd")
+  private val maps = new File("/proc/self/maps")
   private lazy val root: Path = {
     val dir =
       if (shm.isDirectory && shm.canWrite) Files.createTempDirectory(shm.toPath, "millpond-parts")
@@ -21,15 +24,23 @@ object Scratch {
   lazy val config: DiskConfig = {
     RocksDB.loadLibrary()
     // files of a few rows have a whole index, others one of two levels
-    DiskConfig(new LRUCache(1L << 20), CompressionType.LZ4_COMPRESSION, () => MostWhole)
+    DiskConfig(new LRUCache(1L << 20), CompressionType.LZ4_COMPRESSION, () => MostWhole,
+      maps = true)
   }
 
   def folder(name: String): File = Files.createTempDirectory(root, name).toFile
   def tier(dir: File): DiskTier = new DiskTier(dir, config)
   def readOnly(dir: File): DiskTier = new DiskTier(dir, config, readOnly = true)
 
-  /** Returns this process's open files below a folder; none if the system cannot tell. */
-  def opened(dir: File): Seq[String] =
+  /** Returns this process's open and mapped files below a folder; none if the system cannot
+    * tell. */
+  def opened(dir: File): Seq[String] = described(dir) ++ mapped(dir)
+
+  private def mapped(dir: File): Seq[String] =
+    if (!maps.canRead) Nil
+    else Files.readAllLines(maps.toPath).asScala.filter(_.contains(s" ${dir.getPath}/")).toSeq
+
+  private def described(dir: File): Seq[String] =
     Option(descriptors.listFiles).toSeq.flatMap(_.toSeq).flatMap { fd =>
       try Some(Files.readSymbolicLink(fd.toPath).toString)
       catch { case _: java.io.IOException => None } // the descriptor of the list itself

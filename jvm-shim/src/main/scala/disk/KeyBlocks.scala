@@ -1,0 +1,80 @@
+package org.apache.spark.sql.millpond.disk
+
+import org.apache.spark.sql.millpond.base.Seams
+import org.apache.spark.sql.millpond.memory.MemoryBudget
+import org.apache.spark.unsafe.Platform
+
+/** Tells in which blocks of a sorted file a key can be: a hash table of three bytes an entry, in
+  * native memory. An entry has the number of a block, and of the key's hash what fits beside.
+  *
+  * One thread fills it; then it never changes. Throws `OutOfMemoryError` if there is no room.
+  *
+  * @param blocks of the file; `KeyBlocks.mostBlocks` at most */
+private[disk] final class KeyBlocks(budget: MemoryBudget, keys: Long, blocks: Int) {
+  import KeyBlocks._
+
+  private val slots = slotsFor(keys)
+  private val numberBits = 32 - Integer.numberOfLeadingZeros(blocks) // of a number from 1 on
+  private val numbers = (1 << numberBits) - 1
+  val bytes: Long = bytesFor(keys)
+  private val address = {
+    Seams.at("memory.allocate")
+    val allocated = Platform.allocateMemory(bytes)
+    Platform.setMemory(allocated, 0.toByte, bytes)
+    budget.add(bytes)
+    allocated
+  }
+
+  def add(hash: Long, block: Int): Unit = {
+    val entry = wanted(hash) | (block + 1)
+    var slot = home(hash)
+    var found = at(slot)
+    while (found != 0 && found != entry) {
+      slot = if (slot + 1 == slots) 0L else slot + 1
+      found = at(slot)
+    }
+    if (found == 0) {
+      val place = address + slot * EntryBytes
+      Platform.putShort(null, place, entry.toShort)
+      Platform.putByte(null, place + 2, (entry >>> 16).toByte)
+    }
+  }
+
+  /** A block that may have the key of a hash, -1: there are no more.
+    * @param skip so many candidates before it did not have it */
+  def candidate(hash: Long, skip: Int): Int = {
+    val tag = wanted(hash)
+    var left = skip
+    var slot = home(hash)
+    var found = at(slot)
+    while (found != 0) {
+      if ((found & ~numbers) == tag) {
+        if (left == 0) return (found & numbers) - 1
+        left -= 1
+      }
+      slot = if (slot + 1 == slots) 0L else slot + 1
+      found = at(slot)
+    }
+    -1
+  }
+
+  private def home(hash: Long): Long = (hash >>> 32) * slots >>> 32
+  private def wanted(hash: Long): Int = hash.toInt & EntryMask & ~numbers
+  private def at(slot: Long): Int = Platform.getInt(null, address + slot * EntryBytes) & EntryMask
+
+  def close(): Unit = { Platform.freeMemory(address); budget.add(-bytes) }
+}
+
+private[disk] object KeyBlocks {
+  private val EntryBytes = 3L
+  private val EntryMask = 0xFFFFFF
+  private val LeastTagBits = 7
+
+  /** With more blocks too many keys would seem to be in one. */
+  val mostBlocks: Int = (1 << (24 - LeastTagBits)) - 1
+
+  private def slotsFor(keys: Long): Long = keys + keys / 4 + 8
+
+  /** The last entry is read as four bytes. */
+  def bytesFor(keys: Long): Long = slotsFor(keys) * EntryBytes + 1
+}

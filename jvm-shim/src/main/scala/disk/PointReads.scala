@@ -1,0 +1,388 @@
+package org.apache.spark.sql.millpond.disk
+
+import java.io.File
+import java.util.concurrent.atomic.AtomicLong
+
+import scala.collection.mutable
+import scala.jdk.CollectionConverters._
+
+import org.rocksdb.{LiveFileMetaData, RocksDB}
+
+import org.apache.spark.sql.millpond.memory.{Bytes, MemoryBudget}
+
+/** Finds the row of a key in the sorted files of a disk tier, without RocksDB: for each file a hash
+  * table in memory tells the block. A search asks the files that came since, the newest first, and
+  * then one of each level. If there is no room for the tables, or a file is not one that it reads,
+  * it stands aside.
+  *
+  * Sorted files never change, and this keeps them open. So what it knows stays true when RocksDB
+  * compacts them; it only holds their space until `begin` and `keep` look again.
+  *
+  * Who searches holds the store's monitor; so do callers of `begin`, `keep` and `close`. `begin`
+  * needs the lock of the disk tier, too, and so do `prepare` and what follows it, for the one thread
+  * that flushes.
+  *
+  * @param maps whether files may be mapped into memory; if not, it always stands aside */
+private[millpond] final class PointReads(dir: File, db: => RocksDB, maps: Boolean) {
+  import PointReads._
+
+  @volatile private var view: View = null
+  @volatile private var outdated = false // RocksDB has replaced a file of the view
+  @volatile private var refused = false
+  @volatile private var building: Building = null
+  private val used = new AtomicLong
+  private var budget: MemoryBudget = null
+  private val retired = mutable.ArrayBuffer.empty[IndexedSst] // no search begins with them
+  @volatile private var hasRetired = false
+  private var found = 0L
+  private val names = mutable.HashMap.empty[String, AnyRef] // of live files
+
+  /** Whether a search read a block. */
+  var hasRead = false
+  /** Where the value of the last search is. */
+  def valueAt: Long = found
+
+  def isReady: Boolean = view != null
+  def isOutdated: Boolean = view != null && outdated
+  def isWanted: Boolean = maps && building == null && !refused && (view == null || outdated)
+  def usedBytes: Long = used.get
+
+  /** Length of the value of a key, or one of `Absent` and `Unknown`. */
+  def find(key: Array[Byte], length: Int): Int = {
+    hasRead = false
+    if (hasRetired) freeRetired()
+    val now = view
+    if (now == null) Unknown
+    else {
+      val hash = Bytes.hash64(key, Bytes.ArrayOffset, length)
+      var n = NotHere
+      var i = 0
+      while (n == NotHere && i < now.newest.length) {
+        n = findIn(now.newest(i), hash, key, length)
+        i += 1
+      }
+      i = 0
+      while (n == NotHere && i < now.levels.length) {
+        n = findIn(covering(now.levels(i), key, length), hash, key, length)
+        i += 1
+      }
+      if (n == NotHere) Absent else n
+    }
+  }
+
+  private def findIn(file: IndexedSst, hash: Long, key: Array[Byte], length: Int): Int = {
+    var skip = 0
+    var number = file.keys.candidate(hash, 0)
+    val block = if (number < 0) null else blocks.get
+    while (number >= 0) {
+      hasRead = true
+      file.sst.load(block, number)
+      if (block.find(key, length)) return block.kind match {
+        case SstBlock.Value => found = block.valueAt; block.valueLength
+        case SstBlock.Deletion | SstBlock.SingleDeletion => Absent
+        case _ => Unknown
+      }
+      skip += 1
+      number = file.keys.candidate(hash, skip)
+    }
+    NotHere
+  }
+
+  /** The file of a level that covers a key, or null. */
+  private def covering(level: Level, key: Array[Byte], length: Int): IndexedSst = {
+    var low = 0
+    var high = level.files.length - 1
+    while (low < high) {
+      val middle = (low + high) >>> 1
+      val largest = level.largest(middle)
+      if (java.util.Arrays.compareUnsigned(largest, 0, largest.length, key, 0, length) < 0)
+        low = middle + 1
+      else high = middle
+    }
+    level.files(low)
+  }
+
+  /** Begin to look through the files that are not known yet. Returns false, and stands aside, if
+    * there is no room. */
+  def begin(memory: MemoryBudget): Boolean = synchronized {
+    freeRetired()
+    budget = memory
+    val share = memory.fairShareBytes
+    // none of the files may go while they are opened
+    db.disableFileDeletions()
+    try {
+      val live = db.getLiveFilesMetaData.asScala.toVector
+      if (bytesFor(live) > share / ShareWhenBuilt || live.exists(_.size > Int.MaxValue)) refuse()
+      else {
+        val next = new Building
+        building = next
+        // the tables of files that RocksDB has replaced serve until the new ones are there, unless
+        // that is too much at once
+        if (!open(live, next, share * MostOfShare / 4 - used.get)) {
+          end()
+          retire()
+          building = new Building
+          open(live, building, Long.MaxValue): Unit
+        }
+      }
+    } catch { case e: Throwable => end(); throw e }
+    finally db.enableFileDeletions()
+    building != null
+  }
+
+  /** Open the files. False: the tables of new ones would have more bytes than there is room. */
+  private def open(live: Seq[LiveFileMetaData], into: Building, room: Long): Boolean = {
+    val known = if (view == null) Map.empty[AnyRef, IndexedSst]
+    else view.all.map(f => f.sst.identity -> f).toMap
+    live.foreach { meta =>
+      val file = new File(dir, meta.fileName.stripPrefix("/"))
+      val made = MappedSst.identityOf(file).flatMap(known.get)
+      into.files += new Opened(meta, made.fold(new MappedSst(file))(_.sst), made.orNull)
+    }
+    bytesFor(into.files.filter(_.made == null).map(_.meta)) <= room
+  }
+
+  private def bytesFor(live: Iterable[LiveFileMetaData]): Long =
+    live.iterator.map(f => KeyBlocks.bytesFor(f.numEntries)).sum
+
+  /** Do about so many keys. False: all are done, or nothing is begun. */
+  def step(keys: Int): Boolean = {
+    val now = building
+    now != null && now.synchronized(!now.isOver && {
+      if (now.current != null) go(now, keys)
+      else if (now.understood < now.files.size) {
+        val f = now.files(now.understood)
+        if (f.made == null && !isReadable(f.sst, now.block)) now.refuse()
+        now.understood += 1
+      } else if (now.done == now.files.size) now.isWhole = true
+      else {
+        val f = now.files(now.done)
+        if (f.made != null) now.done += 1
+        else {
+          now.current = Indexing.of(f.sst, now.block, budget)
+          if (now.current == null) now.refuse() else added(now.current.keys.bytes)
+        }
+      }
+      !now.isWhole && !now.isOver
+    })
+  }
+
+  private def go(now: Building, keys: Int): Unit = if (!now.current.step(keys)) {
+    val f = now.files(now.done)
+    f.made = new IndexedSst(f.sst, now.current.keys)
+    now.current = null
+    now.done += 1
+  }
+
+  /** If all files are done, they answer from now on. Else it is given up. */
+  def keep(): Unit = synchronized {
+    val now = building
+    if (now != null) now.synchronized {
+      if (now.isWhole) {
+        now.isOver = true
+        val before = view
+        val (first, below) = now.files.partition(_.meta.level == 0)
+        val newest = now.later ++ first.sortBy(-_.meta.largestSeqno).map(_.made)
+        val levels = below.groupBy(_.meta.level).toSeq.sortBy(_._1).map(l => new Level(l._2))
+        view = new View(newest.toArray, levels.toArray)
+        outdated = false
+        building = null
+        if (before != null) {
+          val kept = view.all.toSet
+          before.all.filterNot(kept).foreach(close)
+        }
+      } else if (now.isRefused) refuse()
+    }
+    end()
+  }
+
+  /** Give up what was begun. */
+  def end(): Unit = synchronized {
+    val now = building
+    building = null
+    if (now != null) now.synchronized {
+      now.isOver = true
+      val kept = if (view == null) Set.empty[IndexedSst] else view.all.toSet
+      now.later.filterNot(kept).foreach(close)
+      if (now.current != null) { added(-now.current.keys.bytes); now.current.keys.close() }
+      now.files.foreach(f =>
+        if (f.made == null) f.sst.close() else if (!kept(f.made)) close(f.made))
+    }
+  }
+
+  /** Stand aside until the files are others. */
+  private def refuse(): Unit = { refused = true; end(); retire() }
+
+  /** Prepare a sorted file that is about to become part of the tier, or stand aside. Returns what
+    * `added` or `failed` want, null: nothing. */
+  private[disk] def prepare(file: File): AnyRef =
+    if (view == null && building == null) null
+    else if (file.length > Int.MaxValue) { synchronized(refuse()); null }
+    else {
+      // without a lock that a search may need: it takes as long as to write the file
+      val sst = new MappedSst(file)
+      var made: IndexedSst = null
+      var indexing: Indexing = null
+      try {
+        val reader = new SstBlock
+        if (isReadable(sst, reader)) indexing = Indexing.of(sst, reader, budget)
+        if (indexing != null) {
+          while (indexing.step(Int.MaxValue)) ()
+          if (used.get + indexing.keys.bytes <= budget.fairShareBytes * MostOfShare / 4) {
+            made = new IndexedSst(sst, indexing.keys)
+            added(made.bytes)
+          }
+        }
+      } finally if (made == null) {
+          if (indexing != null) indexing.keys.close()
+          sst.close()
+          synchronized(refuse())
+        }
+      made
+    }
+
+  /** The file is part of the tier, as the newest. */
+  private[disk] def joined(prepared: AnyRef): Unit = synchronized {
+    prepared match {
+      case made: IndexedSst =>
+        if (view != null) view = new View(made +: view.newest, view.levels)
+        if (building != null) building.later = made +: building.later
+        else if (view == null) close(made)
+      case _ =>
+    }
+    judge()
+  }
+
+  /** Nobody knows whether the file is part of the tier, or what else has changed: stand aside. */
+  private[disk] def failed(prepared: AnyRef): Unit = synchronized {
+    prepared match {
+      case made: IndexedSst => close(made)
+      case _ =>
+    }
+    changed()
+  }
+
+  /** Rows are deleted other than by a sorted file: look at all files anew. */
+  private[disk] def changed(): Unit = synchronized { end(); retire(); refused = false }
+
+  /** See whether RocksDB has replaced files. */
+  def judge(): Unit = synchronized {
+    val files = db.getLiveFilesMetaData.asScala
+    refused = budget != null && bytesFor(files) > budget.fairShareBytes / ShareWhenBuilt
+    if (view != null) {
+      val live = files.map(_.fileName).toSet
+      names.filterInPlace((name, _) => live(name))
+      live.foreach(name => if (!names.contains(name)) identify(name))
+      val there = names.values.toSet
+      outdated = !view.all.forall(f => there(f.sst.identity))
+    }
+  }
+
+  private def identify(name: String): Unit = {
+    // a compaction may have replaced it already
+    MappedSst.identityOf(new File(dir, name.stripPrefix("/"))).foreach(names(name) = _)
+  }
+
+  /** No search uses the view from the next one on, which frees it. */
+  private def retire(): Unit = {
+    val before = view
+    view = null
+    if (before != null) { retired ++= before.all; hasRetired = true }
+  }
+
+  private def freeRetired(): Unit = synchronized {
+    hasRetired = false
+    retired.foreach(close)
+    retired.clear()
+  }
+
+  private def close(file: IndexedSst): Unit = {
+    added(-file.bytes)
+    file.keys.close()
+    file.sst.close()
+  }
+
+  private def added(bytes: Long): Unit = { used.addAndGet(bytes); () }
+
+  private[disk] def close(): Unit = synchronized {
+    end()
+    retire()
+    freeRetired()
+  }
+}
+
+private object PointReads {
+  val Absent: Int = -1
+  /** Ask RocksDB. */
+  val Unknown: Int = -2
+  private val NotHere = -3
+  // of the threads that search
+  private val blocks = ThreadLocal.withInitial[SstBlock](() => new SstBlock)
+  private val ShareWhenBuilt = 2L
+  private val MostOfShare = 3L // of four quarters, while tables take the place of others
+
+  private def isReadable(sst: MappedSst, block: SstBlock): Boolean =
+    sst.understand(block) && sst.blocks <= KeyBlocks.mostBlocks
+
+  /** A file, and where its keys are. */
+  private final class IndexedSst(val sst: MappedSst, val keys: KeyBlocks) {
+    def bytes: Long = keys.bytes
+  }
+
+  /** Files that do not overlap. */
+  private final class Level(of: Iterable[Opened]) {
+    private val ascending = of.toVector.sortWith((a, b) =>
+      java.util.Arrays.compareUnsigned(a.meta.smallestKey, b.meta.smallestKey) < 0)
+    val files: Array[IndexedSst] = ascending.map(_.made).toArray
+    val largest: Array[Array[Byte]] = ascending.map(_.meta.largestKey).toArray
+  }
+
+  /** @param newest files that may overlap, the newest first
+    * @param levels below them, from the newest to the oldest */
+  private final class View(val newest: Array[IndexedSst], val levels: Array[Level]) {
+    def all: Iterator[IndexedSst] = newest.iterator ++ levels.iterator.flatMap(_.files.iterator)
+  }
+
+  private final class Opened(val meta: LiveFileMetaData, val sst: MappedSst, var made: IndexedSst)
+
+  private final class Building {
+    val files = mutable.ArrayBuffer.empty[Opened]
+    val block = new SstBlock
+    var understood = 0
+    var done = 0
+    var current: Indexing = null
+    var isWhole = false
+    var isRefused = false
+    var isOver = false
+    var later = List.empty[IndexedSst] // files that came meanwhile, the newest first
+
+    def refuse(): Unit = { isRefused = true; isOver = true }
+  }
+
+  /** Goes through a file. */
+  private final class Indexing(sst: MappedSst, block: SstBlock, val keys: KeyBlocks) {
+    private var number = 0
+
+    /** Do blocks with about so many keys. False: all are done. */
+    def step(wanted: Int): Boolean = {
+      var left = wanted
+      while (left > 0 && number < sst.blocks) {
+        sst.load(block, number)
+        while (block.next()) {
+          keys.add(Bytes.hash64(block.key, Bytes.ArrayOffset, block.keyLength), number)
+          left -= 1
+        }
+        number += 1
+      }
+      if (number == sst.blocks) sst.indexed()
+      number < sst.blocks
+    }
+  }
+
+  private object Indexing {
+    /** Null: there is no room. */
+    def of(sst: MappedSst, block: SstBlock, budget: MemoryBudget): Indexing =
+      try new Indexing(sst, block, new KeyBlocks(budget, sst.entries, sst.blocks))
+      catch { case _: OutOfMemoryError => null }
+  }
+}

@@ -1,0 +1,170 @@
+package org.apache.spark.sql.millpond.disk
+
+import java.io.{File, RandomAccessFile}
+
+import org.rocksdb.{CompressionType, Options}
+
+import org.apache.spark.sql.millpond.base.MillpondException
+import org.apache.spark.sql.millpond.changelog.Change
+import org.apache.spark.sql.millpond.memory.MemoryBudget
+import org.apache.spark.sql.millpond.testing.{Part, Trial}
+
+/** Looks keys up in a disk tier of many blocks and files, without RocksDB, and compares what it
+  * finds with a plain map. Then it damages a file: a look-up tells the truth or fails. */
+object PointReadsPart extends Part {
+  override val name = "point-reads"
+  override def fault(point: String): Option[Throwable] = Trial.noMemory(point)
+  override def failuresEvery: Int = 4
+
+  override def run(trial: Trial): Unit = {
+    val dir = Scratch.folder("point-reads")
+    try {
+      val tier = new ReadTier(trial, dir)
+      try {
+        (1 to trial.random.between(3, 14)).foreach(_ => tier.step())
+        tier.lookUp()
+        tier.verify()
+        if (trial.chance(60)) tier.damage()
+      } finally tier.close()
+      trial.equal(tier.budget.usedBytes, 0L, "memory after the end")
+      val open = Scratch.opened(dir)
+      trial.check(open.isEmpty, s"left open: ${open.mkString(", ")}")
+    } finally Scratch.delete(dir)
+  }
+}
+
+private final class ReadTier(trial: Trial, dir: File) {
+  import trial.{chance, check, equal, random}
+
+  private val compression = random.nextInt(5) match {
+    case 0 => CompressionType.NO_COMPRESSION
+    case 1 => CompressionType.ZSTD_COMPRESSION
+    case _ => CompressionType.LZ4_COMPRESSION
+  }
+  private val tier = new DiskTier(new File(dir, "db"),
+    Scratch.config.copy(
+      compression = compression,
+      mostWhole = () => if (chance(50)) Long.MaxValue else 0L
+    ))
+  val budget = new MemoryBudget(1L << 24)
+  private val keyCount = random.between(1, 2000)
+  private val long = random.nextInt(300)
+  private var state = Change.Nothing
+  private var files = 0
+  private var isForeign = false // it has a file that only RocksDB reads
+
+  private def key(n: Int): String =
+    "\u0000\u0001" + f"$n%05d" + "x" * (if (n % 7 == 0) n % 200 else n % 5)
+
+  def step(): Unit = random.nextInt(100) match {
+    case n if n < 55 => ingest()
+    case n if n < 65 => trial.step("compact"); tier.compact(); isForeign = false
+    case n if n < 72 =>
+      val (from, until) = (key(random.nextInt(keyCount)), key(random.nextInt(keyCount)))
+      if (from < until) {
+        trial.step("delete a range")
+        tier.deleteRanges(Seq(Change.bytes(from) -> Change.bytes(until)))
+        state = state.filterNot { case (k, _) => k >= from && k < until }
+        isForeign = true
+      }
+    case n if n < 80 =>
+      trial.step("delete rows")
+      val gone = state.keys.filter(_ => chance(5)).toSeq
+      tier.deleteRows(gone.iterator.map(Change.bytes))
+      state = state -- gone
+    case _ => lookUp(); if (chance(30)) verify()
+  }
+
+  private def ingest(): Unit = {
+    val share = random.nextInt(100)
+    val changes = (0 until keyCount).filter(_ => chance(share)).map(key).sorted
+      .map(_ -> (if (chance(15)) None else Some(Change.some(trial, someLength))))
+    trial.step(s"a file of ${changes.size}")
+    if (changes.nonEmpty) {
+      val file = new File(dir, s"file-$files")
+      files += 1
+      val bytes = changes.map(c => (c._1.length + c._2.fold(0)(_.length)).toLong).sum
+      // an earlier build had other check sums
+      val isOld = chance(5)
+      val (options, keyBytes) = (new Options, changes.map(_._1.length.toLong).sum)
+      val writer = if (isOld) new SstWriter(options, file, new TierFilter)
+      else tier.sstWriter(file, changes.size.toLong, keyBytes, bytes)
+      changes.foreach { case (k, v) =>
+        val (name, value) = (Change.bytes(k), Change.bytes(v.getOrElse("")))
+        if (v.isEmpty) writer.delete(name, 0, name.length)
+        else writer.put(name, 0, name.length, value, 0, value.length)
+      }
+      writer.finish()
+      options.close()
+      tier.ingest(file)
+      if (isOld) isForeign = true
+      state = changes.foldLeft(state) { case (s, (k, v)) => v.fold(s - k)(s.updated(k, _)) }
+    }
+  }
+
+  private def someLength: Int =
+    if (chance(1)) random.nextInt(20000) else if (long == 0) 0 else random.nextInt(long)
+
+  /** Files come while it is made, or it is given up. */
+  def lookUp(): Unit = {
+    tier.lookup.judge() // else it does not know that a compaction has ended
+    if (tier.lookup.isWanted) {
+      trial.step("a lookup")
+      try tier.lookup.begin(budget)
+      catch { case _: MillpondException if trial.hasFailed => tier.lookup.end() }
+    }
+    val gives = chance(10)
+    while (tier.lookup.step(random.between(1, 2000)))
+      if (chance(5)) { if (gives) tier.lookup.end() else ingest() }
+    tier.lookup.keep()
+  }
+
+  def verify(): Unit = {
+    if (!isForeign && !trial.hasFailed && tier.lookup.isReady)
+      check(tier.lookup.hasPlaces, "a key filter stands in")
+    check(tier.lookup.usedBytes <= budget.limitBytes * 3 / 4, "it takes too much memory")
+    equal(budget.usedBytes, tier.lookup.usedBytes, "the memory of lookups")
+    random.shuffle((0 until keyCount).toVector).foreach(n => verify(key(n)))
+    (1 to 200).foreach(n => verify(key(n) + "none"))
+  }
+
+  private def verify(k: String): Unit = {
+    val bytes = Change.bytes(k + "more")
+    val found =
+      if (tier.lookup.lacks(bytes, k.length)) -1 else tier.get(bytes, k.length)
+    val wanted = state.getOrElse(k, null)
+    val value = if (found < 0) null else Change.text(tier.lastValue, 0, found)
+    if (value != wanted)
+      equal(Option(value).map(Change.hex), Option(wanted).map(Change.hex), s"the value of $k")
+  }
+
+  /** Turn bits of a file, or cut it. */
+  def damage(): Unit = {
+    val all = tier.dir.listFiles.filter(f => f.getName.endsWith(".sst") && f.length > 0)
+    if (all.nonEmpty && tier.lookup.hasPlaces) {
+      val file = all(random.nextInt(all.length))
+      val raw = new RandomAccessFile(file, "rw")
+      try {
+        if (chance(50)) {
+          trial.step(s"cut ${file.getName}")
+          raw.setLength(random.nextLong(raw.length))
+        } else {
+          trial.step(s"turn bits of ${file.getName}")
+          (1 to random.between(1, 40)).foreach { _ =>
+            val at = random.nextLong(raw.length)
+            raw.seek(at)
+            val byte = raw.read()
+            raw.seek(at)
+            raw.write(byte ^ (1 << random.nextInt(8)))
+          }
+        }
+      } finally raw.close()
+      (0 until keyCount).foreach { n =>
+        try verify(key(n))
+        catch { case e: MillpondException => equal(e.kind, "SST_DAMAGED", "the error") }
+      }
+    }
+  }
+
+  def close(): Unit = tier.close()
+}
