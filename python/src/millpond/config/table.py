@@ -245,7 +245,7 @@ OPTIONS: tuple[Option, ...] = (
         choices=("lz4", "zstd", "none"),
         doc=(
             "Compression of the blocks in SSTs. zstd makes snapshots about a quarter smaller than"
-            " lz4; reading a row that memory does not hold then costs 1.6 times as much."
+            " lz4; reading a row that memory does not hold then costs twice as much."
         ),
     ),
     Option(

@@ -39,9 +39,9 @@ private[disk] final class MappedSst(file: File) {
   def load(block: SstBlock, number: Int): Unit =
     block.load(this, offsets(number).toLong, lengths(number))
 
-  /** Copy bytes to native memory, 8 at least. If a page of a mapped file cannot be read, the JVM goes on behind the
-    * copy, which native code would not survive, and tells of it later. Then the first or the last
-    * bytes are none of the file's, so no check sum is right. */
+  /** Copy bytes to native memory, 8 at least. If a page of a mapped file cannot be read, the JVM
+    * goes on behind the copy, which native code would not survive, and tells of it later. Then the
+    * first or the last bytes are none of the file's, so no check sum is right. */
   def copy(offset: Long, to: Long, length: Int): Unit = {
     Platform.putLong(null, to, NoBytes)
     Platform.putLong(null, to + length - 8, NoBytes)

@@ -19,8 +19,8 @@ import org.apache.spark.sql.millpond.memory.{Bytes, MemoryBudget}
   * compacts them; it only holds their space until `begin` and `keep` look again.
   *
   * Who searches holds the store's monitor; so do callers of `begin`, `keep` and `close`. `begin`
-  * needs the lock of the disk tier, too, and so do `prepare` and what follows it, for the one thread
-  * that flushes.
+  * needs the lock of the disk tier, too, and so do `prepare` and what follows it, for the one
+  * thread that flushes.
   *
   * @param maps whether files may be mapped into memory; if not, it always stands aside */
 private[millpond] final class PointReads(dir: File, db: => RocksDB, maps: Boolean) {
@@ -214,7 +214,7 @@ private[millpond] final class PointReads(dir: File, db: => RocksDB, maps: Boolea
   private def refuse(): Unit = { refused = true; end(); retire() }
 
   /** Prepare a sorted file that is about to become part of the tier, or stand aside. Returns what
-    * `added` or `failed` want, null: nothing. */
+    * `joined` or `failed` want, null: nothing. */
   private[disk] def prepare(file: File): AnyRef =
     if (view == null && building == null) null
     else if (file.length > Int.MaxValue) { synchronized(refuse()); null }
@@ -269,6 +269,8 @@ private[millpond] final class PointReads(dir: File, db: => RocksDB, maps: Boolea
   def judge(): Unit = synchronized {
     val files = db.getLiveFilesMetaData.asScala
     refused = budget != null && bytesFor(files) > budget.fairShareBytes / ShareWhenBuilt
+    // more stores have opened: each has a smaller share
+    if (view != null && used.get > budget.fairShareBytes * MostOfShare / 4) { end(); retire() }
     if (view != null) {
       val live = files.map(_.fileName).toSet
       names.filterInPlace((name, _) => live(name))
@@ -362,6 +364,7 @@ private object PointReads {
   /** Goes through a file. */
   private final class Indexing(sst: MappedSst, block: SstBlock, val keys: KeyBlocks) {
     private var number = 0
+    private var entries = 0L
 
     /** Do blocks with about so many keys. False: all are done. */
     def step(wanted: Int): Boolean = {
@@ -369,6 +372,8 @@ private object PointReads {
       while (left > 0 && number < sst.blocks) {
         sst.load(block, number)
         while (block.next()) {
+          entries += 1
+          if (entries > sst.entries) sst.damaged("has more entries than it says")
           keys.add(Bytes.hash64(block.key, Bytes.ArrayOffset, block.keyLength), number)
           left -= 1
         }

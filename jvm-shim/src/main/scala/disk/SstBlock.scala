@@ -1,9 +1,10 @@
 package org.apache.spark.sql.millpond.disk
 
+import java.lang.ref.Cleaner
 import java.nio.{ByteBuffer, ByteOrder}
 import java.util.zip.CRC32C
 
-import com.github.luben.zstd.Zstd
+import com.github.luben.zstd.{ZstdDecompressCtx, ZstdException}
 import net.jpountz.lz4.{LZ4Exception, LZ4Factory}
 
 import org.apache.spark.sql.millpond.base.{RowLimit, SparkCompatibility}
@@ -20,6 +21,7 @@ private[disk] final class SstBlock {
   private var stored = ByteBuffer.allocateDirect(FirstBytes)
   private var raw = ByteBuffer.allocateDirect(FirstBytes)
   private val crc = new CRC32C
+  private lazy val zstd = SstBlock.zstdFor(this)
   private var owner: MappedSst = null
   private var begin = 0L
   private var end = 0L // of the entries; the restarts follow
@@ -65,11 +67,12 @@ private[disk] final class SstBlock {
         if (raw.capacity < size) raw = ByteBuffer.allocateDirect(RowLimit.bufferFor(size))
         stored.limit(length)
         val packed = (at - address).toInt
-        val n = if (codec == Zstandard)
-          Zstd.decompressDirectByteBuffer(raw, 0, size, stored, packed, length - packed)
-        else
-          try lz4.decompress(stored, packed, length - packed, raw, 0, size).toLong
-          catch { case _: LZ4Exception => -1L }
+        val n =
+          try
+            if (codec == Zstandard)
+              zstd.decompressDirectByteBuffer(raw, 0, size, stored, packed, length - packed)
+            else lz4.decompress(stored, packed, length - packed, raw, 0, size)
+          catch { case _: LZ4Exception | _: ZstdException => -1 }
         if (n != size || size < 4) file.damaged(s"the block at $offset does not decompress")
         within(SparkCompatibility.addressOf(raw), size)
       case other => file.damaged(s"a block of compression $other")
@@ -164,6 +167,16 @@ private[disk] object SstBlock {
   private val FirstBytes = 16 << 10
   private val LeastBytes = 4
   private val Zstandard: Byte = 7
+  private lazy val cleaner = Cleaner.create()
+
+  /** A context for all blocks: a new one costs three times as much as a block. It ends with its
+    * owner, of which a thread may have one for as long as it lives. */
+  private def zstdFor(owner: SstBlock): ZstdDecompressCtx = {
+    val made = new ZstdDecompressCtx
+    cleaner.register(owner, () => made.close())
+    made
+  }
+
   private lazy val lz4 = LZ4Factory.fastestInstance().safeDecompressor()
   private val Plain: Byte = 0
   private val Lz4: Byte = 4

@@ -46,7 +46,7 @@ private final class ReadTier(trial: Trial, dir: File) {
       compression = compression,
       mostWhole = () => if (chance(50)) Long.MaxValue else 0L
     ))
-  val budget = new MemoryBudget(1L << 24)
+  val budget = new MemoryBudget(ReadTier.BudgetBytes)
   private val keyCount = random.between(1, 2000)
   private val long = random.nextInt(300)
   private var state = Change.Nothing
@@ -122,7 +122,12 @@ private final class ReadTier(trial: Trial, dir: File) {
   def verify(): Unit = {
     if (!isForeign && !trial.hasFailed && tier.lookup.isReady)
       check(tier.lookup.hasPlaces, "a key filter stands in")
-    check(tier.lookup.usedBytes <= budget.limitBytes * 3 / 4, "it takes too much memory")
+    val used = tier.lookup.usedBytes
+    check(used <= budget.limitBytes * 3 / 4, "it takes too much memory")
+    budget.limitTo(math.max(1L, used)): Unit
+    tier.lookup.judge()
+    check(!tier.lookup.hasPlaces || used == 0L, "it does not give way")
+    budget.limitTo(ReadTier.BudgetBytes): Unit
     equal(budget.usedBytes, tier.lookup.usedBytes, "the memory of lookups")
     random.shuffle((0 until keyCount).toVector).foreach(n => verify(key(n)))
     (1 to 200).foreach(n => verify(key(n) + "none"))
@@ -167,4 +172,8 @@ private final class ReadTier(trial: Trial, dir: File) {
   }
 
   def close(): Unit = tier.close()
+}
+
+private object ReadTier {
+  val BudgetBytes: Long = 1L << 24
 }
