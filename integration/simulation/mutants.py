@@ -310,6 +310,41 @@ MUTANTS: tuple[Mutant, ...] = (
         ),
     ),
     Mutant(
+        "single reads of the disk tier do not hear of the files of later flushes",
+        (
+            (
+                _SHIM + "disk/PointReads.scala",
+                "if (view != null) view = new View(made +: view.newest, view.levels)",
+                "",
+            ),
+            (
+                _SHIM + "disk/PointReads.scala",
+                "        else if (view == null) close(made)\n",
+                "        else close(made)\n",
+            ),
+        ),
+    ),
+    Mutant(
+        "a file that comes while the tables of the others are made is forgotten",
+        (
+            (
+                _SHIM + "disk/PointReads.scala",
+                "val newest = now.later ++ first",
+                "val newest = first",
+            ),
+        ),
+    ),
+    Mutant(
+        "of the files of flushes single reads ask the oldest first",
+        (
+            (
+                _SHIM + "disk/PointReads.scala",
+                "first.sortBy(-_.meta.largestSeqno)",
+                "first.sortBy(_.meta.largestSeqno)",
+            ),
+        ),
+    ),
+    Mutant(
         "a manifest is published before its SSTs, and an upload that fails is overlooked",
         (
             (

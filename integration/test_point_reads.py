@@ -1,0 +1,156 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Single rows of a state beyond its memory, found without RocksDB in files that are mapped."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from integration.harness import Harness, ProviderError, Row, Schema, Store
+from integration.processes import wait_until
+from integration.provider import Provider
+from integration.store_cases import open_provider
+
+ROWS = 6000
+PLAIN = Schema("k string, n bigint", "v string")
+CONF = {"millpond.memory.budget": "1m", "millpond.restore.warmUp": False}
+
+State = dict[int, str]
+
+
+def mapped(harness: Harness) -> dict[int, Path]:
+    """Return the SSTs that the JVM has mapped: by inode, the name of the time of the mapping."""
+    lines = Path(f"/proc/{harness.pid}/maps").read_text().splitlines()
+    fields = [line.split(maxsplit=5) for line in lines if ".sst" in line]
+    return {int(f[4]): Path(f[5].removesuffix(" (deleted)")) for f in fields}
+
+
+def local(harness: Harness) -> dict[int, Path]:
+    """Return the SSTs below the local folders of those that are mapped, by inode."""
+    below = {p for name in mapped(harness).values() for p in name.parents if p.name[:1] == "g"}
+    return {f.stat().st_ino: f for folder in below for f in folder.rglob("*.sst")}
+
+
+def are_mapped(harness: Harness) -> Callable[[], bool]:
+    """Return whether reads go to mapped files."""
+    return lambda: bool(mapped(harness))
+
+
+def key(i: int) -> Row:
+    """Return key number `i`."""
+    return ["k", i]
+
+
+def read(store: Store, state: State, keys: list[int]) -> None:
+    """Compare what the store has of some keys."""
+    for i in keys:
+        found = store.get(key(i))
+        assert (found[0] if found else None) == state.get(i), i
+
+
+def batch(provider: Provider, version: int, state: State, chosen: random.Random) -> None:
+    """Change some rows, remove some, and commit."""
+    store = provider.store(version)
+    rows = chosen.sample(range(ROWS), 1500 if version else ROWS)
+    changed = {i: f"{version} " + "x" * chosen.randrange(150) for i in rows}
+    store.put_many([(key(i), [v]) for i, v in changed.items()])
+    state.update(changed)
+    for i in chosen.sample(sorted(state), 100):
+        store.remove(key(i))
+        del state[i]
+    store.commit()
+
+
+@pytest.mark.parametrize("compression", ["lz4", "zstd", "none"])
+def test_rows_are_found_while_files_come_and_go(
+    harness: Harness, tmp_path: Path, compression: str
+) -> None:
+    chosen = random.Random(compression)
+    conf = CONF | {"millpond.snapshot.compression": compression}
+    provider = open_provider(harness, tmp_path, schema=PLAIN, operator="dedupe", conf=conf)
+    state: State = {}
+    for version in range(24):
+        batch(provider, version, state, chosen)
+        provider.snapshot()
+        store = provider.store(version + 1)
+        read(store, state, chosen.sample(range(ROWS + 500), 300))
+        if version == 2:
+            wait_until(are_mapped(harness), seconds=60, what="files that are mapped")
+        store.abort()
+    store = provider.store(24)
+    read(store, state, list(range(ROWS + 500)))
+    assert {k[1]: v[0] for k, v in store.scan()} == state
+    store.abort()
+    provider.close()
+    assert not mapped(harness)
+
+
+def test_maintenance_gives_back_the_files_that_a_compaction_replaced(
+    harness: Harness, tmp_path: Path
+) -> None:
+    chosen = random.Random(0)
+    provider = open_provider(harness, tmp_path, schema=PLAIN, operator="dedupe", conf=CONF)
+    state: State = {}
+
+    def holds_replaced_files() -> bool:
+        return bool(mapped(harness).keys() - local(harness).keys())
+
+    version = 0
+    while not holds_replaced_files():
+        assert version < 100, "no compaction replaced a file that is mapped"
+        batch(provider, version, state, chosen)
+        provider.snapshot()
+        version += 1
+        store = provider.store(version)
+        read(store, state, chosen.sample(range(ROWS), 50))
+        store.abort()
+
+    def is_given_back() -> bool:
+        provider.cleanup()
+        return bool(mapped(harness)) and not holds_replaced_files()
+
+    wait_until(is_given_back, seconds=60, what="maintenance to give files back")
+    store = provider.store(version)
+    read(store, state, list(range(ROWS)))
+    store.abort()
+    provider.close()
+
+
+def test_a_mapped_file_that_is_cut_is_damage_and_the_state_comes_back(
+    harness: Harness, tmp_path: Path
+) -> None:
+    chosen = random.Random(1)
+    provider = open_provider(harness, tmp_path, schema=PLAIN, operator="dedupe", conf=CONF)
+    state: State = {}
+    batch(provider, 0, state, chosen)
+    provider.snapshot()
+    batch(provider, 1, state, chosen)
+    provider.snapshot()
+
+    def is_read_from_mapped_files() -> bool:
+        store = provider.store(2)
+        read(store, state, chosen.sample(range(ROWS), 50))
+        store.abort()
+        return bool(mapped(harness))
+
+    wait_until(is_read_from_mapped_files, seconds=60, what="files that are mapped")
+    files = local(harness)
+    for inode in mapped(harness):
+        for uploaded in tmp_path.rglob("*.sst"):
+            if uploaded.stat().st_ino == inode:
+                content = uploaded.read_bytes()
+                uploaded.unlink()
+                uploaded.write_bytes(content)
+        os.truncate(files[inode], files[inode].stat().st_size // 2)
+    store = provider.store(2)
+    with pytest.raises(ProviderError, match="SST_DAMAGED"):
+        read(store, state, list(range(ROWS)))
+    store.abort()
+    store = provider.store(2)
+    read(store, state, list(range(ROWS)))
+    store.abort()
+    provider.close()
