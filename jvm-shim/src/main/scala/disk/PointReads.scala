@@ -148,23 +148,34 @@ private[millpond] final class PointReads(dir: File, db: => RocksDB, maps: Boolea
   /** Do about so many keys. False: all are done, or nothing is begun. */
   def step(keys: Int): Boolean = {
     val now = building
-    now != null && now.synchronized(!now.isOver && {
-      if (now.current != null) go(now, keys)
-      else if (now.understood < now.files.size) {
-        val f = now.files(now.understood)
-        if (f.made == null && !isReadable(f.sst, now.block)) now.refuse()
-        now.understood += 1
-      } else if (now.done == now.files.size) now.isWhole = true
-      else {
-        val f = now.files(now.done)
-        if (f.made != null) now.done += 1
-        else {
-          now.current = Indexing.of(f.sst, now.block, budget)
-          if (now.current == null) now.refuse() else added(now.current.keys.bytes)
-        }
-      }
-      !now.isWhole && !now.isOver
-    })
+    now != null && {
+      val next = now.synchronized(if (now.isOver) null else work(now, keys))
+      // without the lock: whoever gives all up under the store's monitor would wait for memory
+      if (next != null) begin(now, Indexing.of(next, now.block, budget))
+      now.synchronized(!now.isWhole && !now.isOver)
+    }
+  }
+
+  /** Do a part. Returns the file whose table is to be made next, or null. */
+  private def work(now: Building, keys: Int): MappedSst = {
+    if (now.current != null) go(now, keys)
+    else if (now.understood < now.files.size) {
+      val f = now.files(now.understood)
+      if (f.made == null && !isReadable(f.sst, now.block)) now.refuse()
+      now.understood += 1
+    } else if (now.done == now.files.size) now.isWhole = true
+    else if (now.files(now.done).made != null) now.done += 1
+    else return now.files(now.done).sst
+    null
+  }
+
+  private def begin(now: Building, indexing: Indexing): Unit = now.synchronized {
+    if (now.isOver) { if (indexing != null) indexing.keys.close() }
+    else if (indexing == null) now.refuse()
+    else {
+      now.current = indexing
+      added(indexing.keys.bytes)
+    }
   }
 
   private def go(now: Building, keys: Int): Unit = if (!now.current.step(keys)) {
