@@ -252,7 +252,7 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
     } catch {
       case e: RocksDBException =>
         throw DiskTier.failure(s"deleting from the local RocksDB $dir failed", e)
-    } finally { write.close(); flush.close(); points.changed() }
+    } finally { write.close(); flush.close() }
   }
 
   /** Rewrite the files without deleted rows. Takes long, and may run beside everything else:

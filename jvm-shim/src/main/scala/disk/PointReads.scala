@@ -88,7 +88,7 @@ private[millpond] final class PointReads(dir: File, db: => RocksDB, maps: Boolea
     NotHere
   }
 
-  /** The file of a level that covers a key, or null. */
+  /** The only file of a level that can have a key. */
   private def covering(level: Level, key: Array[Byte], length: Int): IndexedSst = {
     var low = 0
     var high = level.files.length - 1
@@ -135,7 +135,7 @@ private[millpond] final class PointReads(dir: File, db: => RocksDB, maps: Boolea
     val known = if (view == null) Map.empty[AnyRef, IndexedSst]
     else view.all.map(f => f.sst.identity -> f).toMap
     live.foreach { meta =>
-      val file = new File(dir, meta.fileName.stripPrefix("/"))
+      val file = named(meta.fileName)
       val made = MappedSst.identityOf(file).flatMap(known.get)
       into.files += new Opened(meta, made.fold(new MappedSst(file))(_.sst), made.orNull)
     }
@@ -151,7 +151,7 @@ private[millpond] final class PointReads(dir: File, db: => RocksDB, maps: Boolea
     now != null && {
       val next = now.synchronized(if (now.isOver) null else work(now, keys))
       // without the lock: whoever gives all up under the store's monitor would wait for memory
-      if (next != null) begin(now, Indexing.of(next, now.block, budget))
+      if (next != null) take(now, Indexing.of(next, now.block, budget))
       now.synchronized(!now.isWhole && !now.isOver)
     }
   }
@@ -169,7 +169,7 @@ private[millpond] final class PointReads(dir: File, db: => RocksDB, maps: Boolea
     null
   }
 
-  private def begin(now: Building, indexing: Indexing): Unit = now.synchronized {
+  private def take(now: Building, indexing: Indexing): Unit = now.synchronized {
     if (now.isOver) { if (indexing != null) indexing.keys.close() }
     else if (indexing == null) now.refuse()
     else {
@@ -277,7 +277,7 @@ private[millpond] final class PointReads(dir: File, db: => RocksDB, maps: Boolea
   private[disk] def changed(): Unit = synchronized { end(); retire(); refused = false }
 
   /** See whether RocksDB has replaced files. */
-  def judge(): Unit = synchronized {
+  def judge(): Unit = synchronized(if (view != null || refused) {
     val files = db.getLiveFilesMetaData.asScala
     refused = budget != null && bytesFor(files) > budget.fairShareBytes / ShareWhenBuilt
     // more stores have opened: each has a smaller share
@@ -289,12 +289,14 @@ private[millpond] final class PointReads(dir: File, db: => RocksDB, maps: Boolea
       val there = names.values.toSet
       outdated = !view.all.forall(f => there(f.sst.identity))
     }
-  }
+  })
 
   private def identify(name: String): Unit = {
     // a compaction may have replaced it already
-    MappedSst.identityOf(new File(dir, name.stripPrefix("/"))).foreach(names(name) = _)
+    MappedSst.identityOf(named(name)).foreach(names(name) = _)
   }
+
+  private def named(name: String): File = new File(dir, name.stripPrefix("/"))
 
   /** No search uses the view from the next one on, which frees it. */
   private def retire(): Unit = {

@@ -29,22 +29,26 @@ private object DefaultBudget {
     }
   }
 
+  private def conf: SparkConf = Option(SparkEnv.get).fold(new SparkConf(false))(_.conf)
+  private def master: String = conf.get("spark.master", "local")
+
+  /** Whether YARN runs this JVM. It may kill by its own count, without a control group. */
+  def isYarn: Boolean = master.startsWith("yarn")
+
   private def facts(options: Options) = {
-    val conf = Option(SparkEnv.get).fold(new SparkConf(false))(_.conf)
+    val conf = this.conf
     val offHeap =
       if (conf.get(config.MEMORY_OFFHEAP_ENABLED)) conf.get(config.MEMORY_OFFHEAP_SIZE) else 0L
     val python = conf.get(config.Python.PYSPARK_EXECUTOR_MEMORY).fold(0L)(_ * Mib)
     // the JVM knows the limits of its container, in both versions of control groups
     val total = ManagementFactory.getOperatingSystemMXBean.asInstanceOf[OperatingSystemMXBean]
       .getTotalMemorySize
-    val master = conf.get("spark.master", "local")
     val facts = Json.obj().put("total_bytes", total)
       .put("heap_bytes", Runtime.getRuntime.maxMemory).put("off_heap_bytes", offHeap)
       .put("python_bytes", python)
       .put("block_cache_bytes", options.long("rocksdb.blockCache").get)
       .put("is_local", master.startsWith("local"))
-    // YARN may kill by its own count, without a control group
-    if (master.startsWith("yarn"))
+    if (isYarn)
       facts.put("container_bytes", (heapMib(conf) + overheadMib(conf)) * Mib + offHeap + python)
     facts
   }

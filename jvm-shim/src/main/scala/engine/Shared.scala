@@ -2,7 +2,6 @@ package org.apache.spark.sql.millpond.engine
 
 import org.rocksdb.{CompressionType, LRUCache, NativeLibraryLoader, RocksDB}
 
-import org.apache.spark.SparkEnv
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.millpond.base.{Event, Events, LocalDirs, Options}
 import org.apache.spark.sql.millpond.disk.{DiskConfig, DiskTier}
@@ -24,7 +23,7 @@ private[engine] object Shared extends Logging {
     val before = budget.limitTo(limit)
     if (before != limit)
       Events.log(Event.of("memory_budget_changed", "bytes" -> limit,
-          "reason" -> s"it was $before bytes, by the options of another store"))
+        "reason" -> s"it was $before bytes, by the options of another store"))
     budget
   }
 
@@ -53,8 +52,7 @@ private[engine] object Shared extends Logging {
 
   /** YARN counts the pages of mapped files as memory of a container, and kills it, though the
     * system could take them back. */
-  private def maps: Boolean =
-    !Option(SparkEnv.get).exists(_.conf.get("spark.master", "").startsWith("yarn"))
+  private def maps: Boolean = !DefaultBudget.isYarn
 
   /** Half of it is for indexes and filters first. RocksDB's Java binding keeps nothing for them
     * unless it is told: one row of a block of data drives out what thousands of reads need. Its

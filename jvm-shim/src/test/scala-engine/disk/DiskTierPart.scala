@@ -20,15 +20,10 @@ object DiskTierPart extends Part {
   override def fault(point: String): Option[Throwable] = Trial.diskFull(point)
   override def failuresEvery: Int = 4
 
-  override def run(trial: Trial): Unit = {
-    val dir = Scratch.folder("disk-tier")
-    try {
-      val store = new TierStore(trial, dir)
-      try (1 to trial.random.between(4, 20)).foreach(_ => store.step())
-      finally store.close()
-      val open = Scratch.opened(dir)
-      trial.check(open.isEmpty, s"left open: ${open.mkString(", ")}")
-    } finally Scratch.delete(dir)
+  override def run(trial: Trial): Unit = Scratch.within(trial, name) { dir =>
+    val store = new TierStore(trial, dir)
+    try (1 to trial.random.between(4, 20)).foreach(_ => store.step())
+    finally store.close()
   }
 }
 

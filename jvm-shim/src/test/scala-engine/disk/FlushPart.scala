@@ -19,15 +19,10 @@ object FlushPart extends Part {
     else Some(MillpondError.of("LOCAL_DISK_FULL", s"a fault of the test at $point."))
   override def failuresEvery: Int = 4
 
-  override def run(trial: Trial): Unit = {
-    val dir = Scratch.folder("flush")
-    try {
-      val store = new FlushedStore(trial, dir)
-      try (1 to trial.random.between(1, 4)).foreach(_ => store.step())
-      finally store.close()
-      val open = Scratch.opened(dir)
-      trial.check(open.isEmpty, s"left open: ${open.mkString(", ")}")
-    } finally Scratch.delete(dir)
+  override def run(trial: Trial): Unit = Scratch.within(trial, name) { dir =>
+    val store = new FlushedStore(trial, dir)
+    try (1 to trial.random.between(1, 4)).foreach(_ => store.step())
+    finally store.close()
   }
 }
 

@@ -16,20 +16,15 @@ object PointReadsPart extends Part {
   override def fault(point: String): Option[Throwable] = Trial.noMemory(point)
   override def failuresEvery: Int = 4
 
-  override def run(trial: Trial): Unit = {
-    val dir = Scratch.folder("point-reads")
+  override def run(trial: Trial): Unit = Scratch.within(trial, name) { dir =>
+    val tier = new ReadTier(trial, dir)
     try {
-      val tier = new ReadTier(trial, dir)
-      try {
-        (1 to trial.random.between(3, 14)).foreach(_ => tier.step())
-        tier.lookUp()
-        tier.verify()
-        if (trial.chance(60)) tier.damage()
-      } finally tier.close()
-      trial.equal(tier.budget.usedBytes, 0L, "memory after the end")
-      val open = Scratch.opened(dir)
-      trial.check(open.isEmpty, s"left open: ${open.mkString(", ")}")
-    } finally Scratch.delete(dir)
+      (1 to trial.random.between(3, 14)).foreach(_ => tier.step())
+      tier.lookUp()
+      tier.verify()
+      if (trial.chance(60)) tier.damage()
+    } finally tier.close()
+    trial.equal(tier.budget.usedBytes, 0L, "memory after the end")
   }
 }
 

@@ -7,6 +7,8 @@ import scala.jdk.CollectionConverters._
 
 import org.rocksdb.{CompressionType, LRUCache, RocksDB}
 
+import org.apache.spark.sql.millpond.testing.Trial
+
 /** Folders for tests of parts. They are in memory if the system can, because RocksDB syncs every
   * file. */
 object Scratch {
@@ -31,6 +33,16 @@ object Scratch {
   def folder(name: String): File = Files.createTempDirectory(root, name).toFile
   def tier(dir: File): DiskTier = new DiskTier(dir, config)
   def readOnly(dir: File): DiskTier = new DiskTier(dir, config, readOnly = true)
+
+  /** Does work with a folder of its own, none of whose files may be open in the end. */
+  def within(trial: Trial, name: String)(work: File => Unit): Unit = {
+    val dir = folder(name)
+    try {
+      work(dir)
+      val open = opened(dir)
+      trial.check(open.isEmpty, s"left open: ${open.mkString(", ")}")
+    } finally delete(dir)
+  }
 
   /** Returns this process's open and mapped files below a folder; none if the system cannot
     * tell. */
