@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +24,17 @@ from integration.jvm import (
 )
 from integration.processes import agents_below, wait_until
 from integration.shapes import from_reports
+
+
+def pytest_configure() -> None:
+    """Let the process open more files than most systems allow at first.
+
+    pyspark keeps a socket open for each query that has called Python, and a run has hundreds.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = 8192 if hard == resource.RLIM_INFINITY else min(hard, 8192)
+    if soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def pytest_report_header() -> str:

@@ -5,6 +5,8 @@ The tests run seeds for CI, run schedules that once failed, and check the simula
 
 from __future__ import annotations
 
+import contextlib
+import os
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -50,6 +52,18 @@ def test_a_replay_is_exact(simulator: Simulator) -> None:
         assert simulator.run(schedule) == first, seed
         given = Schedule(seed, schedule.setting, schedule.steps, first.made)
         assert simulator.run(Schedule.from_json(given.to_json())) == first, seed
+
+
+def test_a_run_with_a_thousand_open_files_is_as_another(simulator: Simulator) -> None:
+    """Other tests of this process may leave many open. `select` fails beyond 1,024."""
+    schedule = Schedule.of_seed(1)
+    expected = simulator.run(schedule)
+    with contextlib.ExitStack() as opened:
+        for _ in range(1100):
+            opened.enter_context(Path(os.devnull).open())
+        another = Simulator()
+        opened.callback(another.close)
+        assert another.run(schedule) == expected
 
 
 class Planted(Simulator):

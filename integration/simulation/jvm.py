@@ -29,6 +29,13 @@ def compile_simulation(jar: Path) -> Path:
     return compiled(SOURCES, compile_harness(), jar)
 
 
+def _says_something(descriptor: int, seconds: float) -> bool:
+    # not `select`, which knows 1,024 descriptors
+    poll = select.poll()
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(seconds * 1000))
+
+
 Message = dict[str, Any]
 
 
@@ -69,8 +76,7 @@ class Jvm:
         assert self._process.stdout is not None
         descriptor = self._process.stdout.fileno()
         while b"\n" not in self._buffer:
-            ready, _, _ = select.select([descriptor], [], [], SILENCE_S)
-            if not ready:
+            if not _says_something(descriptor, SILENCE_S):
                 raise Hang(self.threads())
             data = os.read(descriptor, 1 << 16)
             if not data:
@@ -125,7 +131,7 @@ class Jvm:
         self._process.send_signal(signal.SIGQUIT)  # the JVM prints them to its stdout
         descriptor = self._process.stdout.fileno() if self._process.stdout is not None else -1
         text = b""
-        while select.select([descriptor], [], [], 1.0)[0]:
+        while _says_something(descriptor, 1.0):
             text += os.read(descriptor, 1 << 16)
         return text.decode(errors="replace")
 
