@@ -120,6 +120,43 @@ def test_maintenance_gives_back_the_files_that_a_compaction_replaced(
     provider.close()
 
 
+def test_on_yarn_no_file_is_mapped(tmp_path: Path) -> None:
+    """YARN kills by resident memory. RocksDB reads rows, and the filter of keys denies others."""
+    chosen = random.Random(2)
+    harness = Harness(tmp_path, conf={"spark.millpond.harness.master": "yarn"})
+    checkpoint = tmp_path / "query"
+    provider = open_provider(harness, checkpoint, schema=PLAIN, operator="dedupe", conf=CONF)
+    state: State = {}
+    version, disk_reads = 0, 0
+
+    def commit_reads(keys: list[int]) -> int:
+        """Read in a batch. Return how many reads went to the disk tier."""
+        nonlocal version
+        store = provider.store(version)
+        read(store, state, keys)
+        store.commit()
+        version += 1
+        assert not mapped(harness)
+        return int(store.metrics()["custom"]["millpondDiskReads"])
+
+    def absent_keys_need_no_disk() -> bool:
+        return commit_reads(list(range(ROWS, ROWS + 100))) < 20
+
+    for _ in range(3):
+        batch(provider, version, state, chosen)
+        version += 1
+        provider.snapshot()
+        disk_reads += commit_reads(chosen.sample(range(ROWS), 300))
+    wait_until(absent_keys_need_no_disk, seconds=60, what="what helps reads")
+    disk_reads += commit_reads(list(range(ROWS)))
+    assert disk_reads > ROWS // 4
+    store = provider.store(version)
+    assert {k[1]: v[0] for k, v in store.scan()} == state
+    store.abort()
+    provider.close()
+    harness.stop()
+
+
 def test_a_mapped_file_that_is_cut_is_damage_and_the_state_comes_back(
     harness: Harness, tmp_path: Path
 ) -> None:

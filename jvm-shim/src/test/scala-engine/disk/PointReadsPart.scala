@@ -10,7 +10,8 @@ import org.apache.spark.sql.millpond.memory.MemoryBudget
 import org.apache.spark.sql.millpond.testing.{Part, Trial}
 
 /** Looks keys up in a disk tier of many blocks and files, without RocksDB, and compares what it
-  * finds with a plain map. Then it damages a file: a look-up tells the truth or fails. */
+  * finds with a plain map. Then it damages a file: a look-up tells the truth or fails. Where files
+  * may not be mapped, none is. */
 object PointReadsPart extends Part {
   override val name = "point-reads"
   override def fault(point: String): Option[Throwable] = Trial.noMemory(point)
@@ -36,10 +37,12 @@ private final class ReadTier(trial: Trial, dir: File) {
     case 1 => CompressionType.ZSTD_COMPRESSION
     case _ => CompressionType.LZ4_COMPRESSION
   }
+  private val maps = chance(80) // not on YARN
   private val tier = new DiskTier(new File(dir, "db"),
     Scratch.config.copy(
       compression = compression,
-      mostWhole = () => if (chance(50)) Long.MaxValue else 0L
+      mostWhole = () => if (chance(50)) Long.MaxValue else 0L,
+      maps = maps
     ))
   val budget = new MemoryBudget(ReadTier.BudgetBytes)
   private val keyCount = random.between(1, 2000)
@@ -116,7 +119,8 @@ private final class ReadTier(trial: Trial, dir: File) {
 
   def verify(): Unit = {
     if (!isForeign && !trial.hasFailed && tier.lookup.isReady)
-      check(tier.lookup.hasPlaces, "a key filter stands in")
+      check(tier.lookup.hasPlaces == maps, "a key filter stands in, or not")
+    if (!maps) equal(Scratch.mapped(dir), Nil, "mapped files")
     val used = tier.lookup.usedBytes
     check(used <= budget.limitBytes * 3 / 4, "it takes too much memory")
     budget.limitTo(math.max(1L, used)): Unit

@@ -48,7 +48,7 @@ object Scratch {
     * tell. */
   def opened(dir: File): Seq[String] = described(dir) ++ mapped(dir)
 
-  private def mapped(dir: File): Seq[String] =
+  def mapped(dir: File): Seq[String] =
     if (!maps.canRead) Nil
     else Files.readAllLines(maps.toPath).asScala.filter(_.contains(s" ${dir.getPath}/")).toSeq
 

@@ -457,7 +457,8 @@ object ProviderHarness {
   }
 
   /** Arguments: pairs `key=value` for the `SparkConf`. Ends at the end of standard input: by
-    * `System.exit`, or by itself if `spark.millpond.harness.exit` is false. */
+    * `System.exit`, or by itself if `spark.millpond.harness.exit` is false. Stores see the master
+    * `spark.millpond.harness.master` if it is set, as an executor sees that of its driver. */
   def main(args: Array[String]): Unit = {
     val out = new PrintStream(System.out, true, UTF_8)
     System.setOut(System.err) // only answers may go to stdout
@@ -468,6 +469,7 @@ object ProviderHarness {
       conf.set(a.take(i), a.drop(i + 1))
     }
     val context = new SparkContext(conf)
+    conf.getOption("spark.millpond.harness.master").foreach(context.env.conf.set("spark.master", _))
     context.setLogLevel(conf.get("spark.millpond.harness.log", "ERROR"))
     StateStoreCoordinatorRef.forDriver(context.env, new SQLConf)
     out.println("ready")
