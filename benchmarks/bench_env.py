@@ -12,9 +12,7 @@ import importlib.metadata
 import json
 import os
 import platform
-import re
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -56,8 +54,6 @@ _MODULE_OPTIONS = (
     "-Djdk.reflect.useDirectMethodHandle=false",
     "-Dio.netty.tryReflectionSetAccessible=true",
 )
-
-_CAUSE = re.compile(r"MILLPOND_|Caused by|(?:Exception|Error)(?::|$)")
 
 
 class BenchError(Exception):
@@ -148,70 +144,6 @@ def jvm_options(heap_mib: int) -> list[str]:
         "-XX:+UseG1GC",
         *_MODULE_OPTIONS,
     ]
-
-
-def run_measured(command: list[str], *, log: Path, timeout_s: float) -> None:
-    """Run one process to its end. `log` takes its output.
-
-    Raises: BenchError: it failed or ran out of time. The message has the log's tail.
-    """
-    env = os.environ | {"PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"}
-    with log.open("wb") as sink:
-        # The process has a session of its own. So its end can kill the whole family: the JVM of
-        # pyspark, and Millpond's agent.
-        process = subprocess.Popen(
-            command,
-            stdout=sink,
-            stderr=subprocess.STDOUT,
-            env=env,
-            cwd=REPOSITORY,
-            start_new_session=True,
-        )
-        try:
-            code: int | None = process.wait(timeout_s)
-        except subprocess.TimeoutExpired:
-            code = None
-        finally:
-            _end_family(process)
-    if code != 0:
-        lines = log.read_text(errors="replace").splitlines()
-        # Stack traces push the cause out of the tail, so begin with the causes.
-        causes = [line for line in lines if _CAUSE.search(line)][:5]
-        tail = "\n".join([*causes, "...", *lines[-30:]])
-        why = f"exit code {code}" if code is not None else f"no end after {timeout_s:.0f} s"
-        raise BenchError(f"{Path(command[0]).name}: {why}; log {log}:\n{tail}")
-
-
-def run_spec(
-    command: Sequence[str], spec: Mapping[str, Any], *, work_dir: Path, timeout_s: float
-) -> dict[str, Any]:
-    """Run `<command> <spec.json> <result.json>` as `run_measured` does, and return its result.
-
-    Args:
-        work_dir: takes spec, result and log. It may exist.
-    """
-    work_dir.mkdir(parents=True, exist_ok=True)
-    given, result = work_dir / "spec.json", work_dir / "result.json"
-    given.write_text(json.dumps(spec))
-    run_measured([*command, str(given), str(result)], log=work_dir / "log", timeout_s=timeout_s)
-    measured: dict[str, Any] = json.loads(result.read_text())
-    return measured
-
-
-def _end_family(process: subprocess.Popen[bytes]) -> None:
-    """Kill the rest of a process's session, and wait for its end: the next measure runs alone.
-
-    Waits for at most five seconds: in a container whose init reaps nothing, dead processes stay
-    listed.
-    """
-    deadline = time.monotonic() + 5
-    while time.monotonic() < deadline:
-        try:
-            os.killpg(process.pid, signal.SIGKILL)
-        except ProcessLookupError:
-            return
-        process.poll()  # reaps the leader
-        time.sleep(0.02)
 
 
 def _first_line(command: list[str]) -> str:

@@ -31,8 +31,9 @@ from benchmarks.bench_contenders import (
     STATELESS,
     in_turn,
 )
-from benchmarks.bench_env import REPOSITORY, BenchError, report_cells, run_spec
+from benchmarks.bench_env import REPOSITORY, BenchError, report_cells
 from benchmarks.bench_latency_query import BUFFER_MS
+from benchmarks.bench_process import run_spec
 from benchmarks.bench_query import session_conf
 
 _ALL = (OURS, BASELINE, STATELESS, FLINK)

@@ -8,9 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import bench_flink
-from benchmarks.bench_env import REPOSITORY, run_measured
+from benchmarks.bench_env import REPOSITORY
 from benchmarks.bench_latency_measures import derive
 from benchmarks.bench_latency_query import BUFFER_MS, plan_text
+from benchmarks.bench_process import run_measured
 
 _HEAP_MIB = 2048
 

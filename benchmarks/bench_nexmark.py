@@ -30,10 +30,11 @@ from benchmarks.bench_contenders import (
     Contender,
     in_turn,
 )
-from benchmarks.bench_env import REPOSITORY, BenchError, report_cells, run_spec
+from benchmarks.bench_env import REPOSITORY, BenchError, report_cells
 from benchmarks.bench_nexmark_events import KINDS, Plan, generate
 from benchmarks.bench_nexmark_flink import FLINKS
 from benchmarks.bench_nexmark_queries import QUERIES
+from benchmarks.bench_process import run_spec
 from benchmarks.bench_query import session_conf
 
 _CACHE = REPOSITORY / "build" / "bench"

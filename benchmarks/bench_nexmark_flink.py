@@ -13,10 +13,11 @@ from typing import Any
 import pyarrow.parquet as pq
 
 from benchmarks import bench_flink
-from benchmarks.bench_env import REPOSITORY, BenchError, run_spec
+from benchmarks.bench_env import REPOSITORY, BenchError
 from benchmarks.bench_nexmark_events import KINDS
 from benchmarks.bench_nexmark_flink_sql import QUERIES, ddl
 from benchmarks.bench_nexmark_queries import QUERIES as SPARKS
+from benchmarks.bench_process import run_spec
 
 _CACHE = REPOSITORY / "build" / "bench"
 _CORES = 2

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.bench_contenders import BASELINE, MILLPOND_PROVIDER, OURS, Contender
-from benchmarks.bench_env import run_spec
+from benchmarks.bench_process import run_spec
 from benchmarks.bench_query import batch, open_session, progress_of, session_conf
 
 if TYPE_CHECKING:

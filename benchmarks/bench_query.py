@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.bench_contenders import Contender
-from benchmarks.bench_env import run_spec
+from benchmarks.bench_process import run_spec
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

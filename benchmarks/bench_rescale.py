@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.bench_contenders import BASELINE, OURS, Contender
-from benchmarks.bench_env import bytes_below, run_spec
+from benchmarks.bench_env import bytes_below
+from benchmarks.bench_process import run_spec
 from benchmarks.bench_query import open_session, session_conf
 
 if TYPE_CHECKING:

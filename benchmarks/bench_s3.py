@@ -28,7 +28,7 @@ from statistics import median
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks import bench_env, bench_s3_report
+from benchmarks import bench_env, bench_process, bench_s3_report
 from benchmarks.bench_contenders import CONTENDERS, Contender
 from benchmarks.bench_env import REPOSITORY, BenchError
 from benchmarks.bench_query import Scenario
@@ -211,7 +211,7 @@ class _Run:
 
     def _child(self, module: str, *arguments: str, spec: dict[str, Any], work: Path, timeout_s: float) -> dict[str, Any]:  # fmt: skip
         command = [sys.executable, "-m", f"benchmarks.{module}", *arguments]
-        return bench_env.run_spec(command, spec, work_dir=work, timeout_s=timeout_s)
+        return bench_process.run_spec(command, spec, work_dir=work, timeout_s=timeout_s)
 
     def _query(
         self, contender: Contender, scenario: Scenario, conf: dict[str, str], repetition: int

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.bench_contenders import BASELINE, OURS, Contender
-from benchmarks.bench_env import run_measured, run_spec
+from benchmarks.bench_process import run_measured, run_spec
 from benchmarks.bench_query import open_session, session_conf
 
 if TYPE_CHECKING:

@@ -23,7 +23,8 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import bench_env
 from benchmarks.bench_contenders import CONTENDERS, OURS, STATELESS
-from benchmarks.bench_env import REPOSITORY, run_program, run_spec
+from benchmarks.bench_env import REPOSITORY, run_program
+from benchmarks.bench_process import run_spec
 from benchmarks.bench_query import open_session, progress_of, session_conf
 from benchmarks.bench_report import table
 from millpond.config import PREFIX

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.bench_contenders import KEY_AND_VALUE_BYTES, Contender
-from benchmarks.bench_env import java, jvm_options, run_spec, spark_jars
+from benchmarks.bench_env import java, jvm_options, spark_jars
+from benchmarks.bench_process import run_spec
 
 MIN_BUDGET_BYTES = 64 << 10
 # A budget of this share of the state's bytes surely holds all of it, with tables and old records.
