@@ -5,7 +5,10 @@
 The events are generated once, with a seed, into Parquet files that all contenders read. Each
 contender first shows that its results are right, then runs each query in a process of its own, one
 after the other. Results: JSON below `benchmarks/results/`, a table on stdout, and with `--docs`
-docs/benchmarks-nexmark.md with its charts.
+their parts of docs/benchmarks-nexmark.md with the charts.
+
+Settings: with state in memory; killed by signal 9 after two thirds of the events, and started
+again; with memory for a part of the state.
 """
 
 from __future__ import annotations
@@ -21,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from benchmarks import bench_env, bench_nexmark_flink, bench_nexmark_report
+from benchmarks import bench_env, bench_nexmark_flink, bench_nexmark_recovery, bench_nexmark_report
 from benchmarks.bench_contenders import (
     BASELINE,
     CONTENDERS,
@@ -42,11 +45,13 @@ _EVENTS, _PER_FILE = 10_000_000, 100_000
 _CHECKED = Plan(seed=1, events=60_000, per_file=10_000)
 _ALL = (OURS, BASELINE, HEAP_PEER)
 _STATE = "spark.sql.streaming.stateStore."
-_MIB = 1 << 20
+_COMMAND = (sys.executable, "-m", "benchmarks.bench_nexmark_query")
 
 
-def runs(contender: str, query: str) -> bool:
-    """Return whether a contender can run a query."""
+def runs(contender: str, query: str, setting: str = "memory") -> bool:
+    """Return whether a contender can run a query in a setting."""
+    if setting == "budget" and contender in (HEAP_PEER, "flink-heap"):
+        return False
     return contender != HEAP_PEER or not QUERIES[query].scala
 
 
@@ -77,36 +82,72 @@ def _conf(contender: Contender, work: Path, plan: Plan, budget_mib: int | None) 
 def _process(
     contender: str, spec: dict[str, Any], work: Path, plan: Plan, budget_mib: int | None
 ) -> dict[str, Any]:
-    conf = _conf(CONTENDERS[contender], work, plan, budget_mib)
-    given = {"conf": conf, "checkpoint": str(work / "checkpoint"), **spec}
-    command = [sys.executable, "-m", "benchmarks.bench_nexmark_query"]
-    return run_spec(command, given, work_dir=work, timeout_s=300 + plan.events / 2_000)
+    given = {"conf": _conf(CONTENDERS[contender], work, plan, budget_mib), **_places(work), **spec}
+    return run_spec(_COMMAND, given, work_dir=work, timeout_s=_timeout_s(plan))
+
+
+def _places(work: Path) -> dict[str, str]:
+    return {"checkpoint": str(work / "checkpoint")}
+
+
+def _timeout_s(plan: Plan) -> float:
+    return 300 + plan.events / 2_000
+
+
+def _recovered(
+    contender: str, spec: dict[str, Any], work: Path, plan: Plan, checkpoint: Path, files: int
+) -> dict[str, Any]:
+    given = {"conf": _conf(CONTENDERS[contender], work, plan, None), **_places(work), **spec}
+    return bench_nexmark_recovery.recover(
+        _COMMAND, given, checkpoint, files, work_dir=work, timeout_s=_timeout_s(plan)
+    )
 
 
 def check(contender: str, queries: Sequence[str], work: Path) -> dict[str, Any]:
     """Return the number of rows of each query. Raises: BenchError: a result is wrong."""
+    spec = _check_spec(queries, work)
+    if contender in FLINKS:
+        folder = Path(spec["folder"])
+        rows = bench_nexmark_flink.results(FLINKS[contender], queries, folder, work / "flink")
+        return _process(BASELINE, spec | {"rows": str(rows)}, work, _CHECKED, None)
+    return _process(contender, spec, work, _CHECKED, None)
+
+
+def check_recovery(contender: str, query: str, work: Path) -> int:
+    """Return the number of rows of a query that was killed. Raises: BenchError: one is wrong."""
+    spec, checkpoint = _check_spec([query], work), work / "checkpoint" / query
+    files = _CHECKED.files + (QUERIES[query].mode == "append")  # with those that close windows
+    return int(_recovered(contender, spec, work, _CHECKED, checkpoint, files)[query])
+
+
+def _check_spec(queries: Sequence[str], work: Path) -> dict[str, Any]:
     folder = generate(_CHECKED, _CACHE)
     closed = work / "closed"
     for kind in KINDS:
         (closed / kind).mkdir(parents=True)
         for path in [*(folder / kind).iterdir(), *(folder / "closing" / kind).iterdir()]:
             shutil.copy2(path, closed / kind / path.name)
-    spec = {"check": True, "queries": list(queries), "folder": str(folder), "closed": str(closed)}
-    if contender in FLINKS:
-        rows = bench_nexmark_flink.results(FLINKS[contender], queries, folder, work / "flink")
-        return _process(BASELINE, spec | {"rows": str(rows)}, work, _CHECKED, None)
-    return _process(contender, spec, work, _CHECKED, None)
+    return {"check": True, "queries": list(queries), "folder": str(folder), "closed": str(closed)}
 
 
 def measure(
-    contender: str, query: str, plan: Plan, budget_mib: int | None, work: Path
+    contender: str,
+    query: str,
+    plan: Plan,
+    work: Path,
+    setting: str = "memory",
+    budget_mib: int | None = None,
 ) -> dict[str, Any]:
     """Return what one process took for one query. Raises: BenchError: it failed."""
     folder = generate(plan, _CACHE)
     if contender in FLINKS:
         flink = FLINKS[contender]
+        if setting == "recovery":
+            return bench_nexmark_flink.recover(flink, query, folder, plan.events, work)
         return bench_nexmark_flink.measure(flink, query, folder, plan.events, work, budget_mib)
     spec = {"check": False, "queries": [query], "folder": str(folder)}
+    if setting == "recovery":
+        return _recovered(contender, spec, work, plan, work / "checkpoint", plan.files)
     return _process(contender, spec, work, plan, budget_mib)
 
 
@@ -115,14 +156,16 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--scale", type=float, default=1, help="times ten million events (1)")
     parser.add_argument("--queries", default=",".join(QUERIES), help="some of them, with commas")
     parser.add_argument("--contenders", default=",".join(_ALL), help=f"also {','.join(FLINKS)}")
+    known = ",".join(bench_nexmark_report.SETTINGS)
+    parser.add_argument("--settings", default="memory", help=f"some of {known} (memory)")
     parser.add_argument("--seed", type=int, default=1, help="of the events (1)")
-    parser.add_argument("--budget-mib", type=int, help="memory for state (default: what it takes)")
+    parser.add_argument("--budget-mib", type=int, help="memory for state, in the setting budget")
     parser.add_argument("--no-check", action="store_true", help="do not compare with the batch")
     parser.add_argument("--check-only", action="store_true", help="measure nothing")
     parser.add_argument("--quick", action="store_true", help="a few thousand events: a smoke run")
     parser.add_argument("--out", type=Path, help="results; a file that is there gets more of them")
-    parser.add_argument("--docs", action="store_true", help="write the page and its charts")
-    parser.add_argument("--render", type=Path, help="write the page from results, measure nothing")
+    parser.add_argument("--docs", action="store_true", help="write their parts of the page")
+    parser.add_argument("--render", type=Path, help="write them from results, measure nothing")
     parser.add_argument("--work-dir", help="for Spark checkpoints (default: TMPDIR)")
     return parser.parse_args(arguments)
 
@@ -157,6 +200,7 @@ def _run(given: argparse.Namespace, work: Path) -> tuple[dict[str, Any], Path]:
     """Measure the cells, and keep each as soon as it is there."""
     contenders = _chosen(given.contenders, [*_ALL, *FLINKS])
     queries = _chosen(given.queries, [*QUERIES])
+    settings = _chosen(given.settings, [*bench_nexmark_report.SETTINGS])
     plan = _plan(given)
     host = bench_env.describe_host(work)
     fresh = host | {"quick": given.quick, "plan": asdict(plan), "checked": {}, "cells": {}}
@@ -168,23 +212,32 @@ def _run(given: argparse.Namespace, work: Path) -> tuple[dict[str, Any], Path]:
         print(name, file=sys.stderr, flush=True)
         return work / "run"
 
-    for contender in contenders if not given.no_check else []:
+    def checked(contender: str) -> None:
         able = [query for query in queries if runs(contender, query)]
         found = check(contender, able, place(f"{contender}: check"))
         results["checked"].setdefault(contender, {}).update(found)
+        for query in able if "recovery" in settings and contender not in FLINKS else []:
+            where = place(f"{contender}: check {query}, killed")
+            rows = check_recovery(contender, query, where)
+            results.setdefault("recovered", {}).setdefault(contender, {})[query] = rows
         bench_env.write_results(results, out)
-    for i, query in enumerate(queries if not given.check_only else []):
-        setting = "memory" if given.budget_mib is None else "budget"
-        cell = results["cells"].setdefault(
-            f"{setting}/{query}",
-            {"setting": setting, "query": query, "budget_mib": given.budget_mib, "contenders": {}},
-        )
-        for contender in in_turn(contenders, i):
-            if runs(contender, query):
-                where = place(f"{contender}: {query}")
-                raw = measure(contender, query, plan, given.budget_mib, where)
-                cell["contenders"][contender] = raw
-                bench_env.write_results(results, out)
+
+    for contender in contenders if not given.no_check else []:
+        checked(contender)
+    for setting in settings if not given.check_only else []:
+        for i, query in enumerate(queries):
+            cell = results["cells"].setdefault(
+                f"{setting}/{query}",
+                {"setting": setting, "query": query, "budget_mib": None, "contenders": {}},
+            )
+            if setting == "budget":
+                cell["budget_mib"] = given.budget_mib
+            for contender in in_turn(contenders, i):
+                if runs(contender, query, setting):
+                    where = place(f"{contender}: {setting}, {query}")
+                    raw = measure(contender, query, plan, where, setting, cell["budget_mib"])
+                    cell["contenders"][contender] = raw
+                    bench_env.write_results(results, out)
     return results, out
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +18,7 @@ from benchmarks.bench_env import REPOSITORY, BenchError
 from benchmarks.bench_nexmark_events import KINDS
 from benchmarks.bench_nexmark_flink_sql import QUERIES, ddl
 from benchmarks.bench_nexmark_queries import QUERIES as SPARKS
-from benchmarks.bench_process import run_spec
+from benchmarks.bench_process import kill_when, run_spec
 
 _CACHE = REPOSITORY / "build" / "bench"
 _CORES = 2
@@ -108,12 +109,19 @@ def _process(
     flink: Flink, given: dict[str, Any], work: Path, scale: float, budget_mib: int | None = None
 ) -> dict[str, Any]:
     (work / "tmp").mkdir(parents=True, exist_ok=True)
+    spec = {"conf": conf(flink, work, budget_mib), **given}
+    return run_spec(_command(flink, scale), spec, work_dir=work, timeout_s=_timeout_s(scale))
+
+
+def _command(flink: Flink, scale: float) -> list[str]:
     path = [*bench_flink.jars(), *bench_flink.parquet_jars()]
     sources = [bench_flink.SOURCES / "FlinkNexmark.scala"]
     heap = [f"-Xmx{flink.heap_mib(scale)}m"]
-    command = bench_flink.command("FlinkNexmark", _CACHE, sources, path, heap)
-    spec = {"conf": conf(flink, work, budget_mib), **given}
-    return run_spec(command, spec, work_dir=work, timeout_s=300 + scale * 500)
+    return bench_flink.command("FlinkNexmark", _CACHE, sources, path, heap)
+
+
+def _timeout_s(scale: float) -> float:
+    return 300 + scale * 500
 
 
 def results(flink: Flink, queries: Sequence[str], folder: Path, work: Path) -> Path:
@@ -134,3 +142,47 @@ def measure(
     if not all(raw["runs"][-1]["source_bytes"]):
         raise BenchError(f"{query}: one of Flink's readers read both files: {raw}")
     return raw | {"events": events, "flink": bench_flink.VERSION}
+
+
+def recover(flink: Flink, query: str, folder: Path, events: int, work: Path) -> dict[str, Any]:
+    """Return how long it took until a query that was killed was back.
+
+    A first process runs it to the end. A second one is killed by signal 9 after two thirds of the
+    time that the first one took. A third one starts from the last checkpoint. `first_commit_s` and
+    `caught_up_s` are seconds from its start: until its first checkpoint is complete, and until all
+    events are worked off.
+
+    Raises: BenchError: a process failed, or there was no checkpoint yet.
+    """
+    scale, given = events / 1e6, {"runs": 1, **_statements(query, halves(folder, _CACHE))}
+    (whole,) = _process(flink, given, work / "whole", scale)["runs"]
+    cut = work / "cut"
+    (cut / "tmp").mkdir(parents=True)
+    running = cut / "running"
+    spec = {"conf": conf(flink, cut, None), **given, "running": str(running)}
+
+    def due() -> bool:
+        return running.exists() and time.time() >= running.stat().st_mtime + whole["ms"] * 2 / 3000
+
+    command = _command(flink, scale)
+    kill_when(due, command, spec, work_dir=cut, timeout_s=_timeout_s(scale))
+    restored = last_checkpoint(cut / "checkpoints")
+    began = time.time()
+    raw = _process(flink, {**given, "restore": restored.as_uri()}, work / "rest", scale)
+    (rest,) = raw["runs"]
+    left = sum(rest["source_records"]) / sum(whole["source_records"])
+    return raw | {
+        "backlog_events": round(events * left),
+        "first_commit_s": min(rest["checkpoint_ended_at_ms"]) / 1000 - began,
+        "caught_up_s": rest["ended_at_ms"] / 1000 - began,
+        "whole_ms": whole["ms"],
+        "flink": bench_flink.VERSION,
+    }
+
+
+def last_checkpoint(checkpoints: Path) -> Path:
+    """Return the folder of the last complete checkpoint. Raises: BenchError: there is none."""
+    complete = [path.parent for path in checkpoints.glob("*/chk-*/_metadata")]
+    if not complete:
+        raise BenchError(f"{checkpoints}: Flink was killed before its first checkpoint")
+    return max(complete, key=lambda folder: int(folder.name.removeprefix("chk-")))

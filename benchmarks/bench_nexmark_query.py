@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import sys
 import time
 from collections import Counter
@@ -52,22 +53,35 @@ def check(spark: SparkSession, query: Query, folder: Path, closed: Path, work: P
 
     Raises: AssertionError: they differ.
     """
-    appended: Counter[tuple[Any, ...]] = Counter()
-    latest: dict[tuple[Any, ...], tuple[Any, ...]] = {}
+    out = work / f"{query.name}-rows"
+    out.mkdir(parents=True, exist_ok=True)
 
-    def take(rows: DataFrame, _number: int) -> None:
-        for row in rows.collect():
-            if query.key:
-                latest[tuple(row[name] for name in query.key)] = _plain(row)
-            else:
-                appended[_plain(row)] += 1
+    def take(rows: DataFrame, number: int) -> None:
+        # A batch that runs again, after a kill, replaces its rows.
+        part = out / f"{number}.part"
+        part.write_bytes(pickle.dumps([(_key(query, row), _plain(row)) for row in rows.collect()]))
+        part.rename(out / str(number))
 
     places = dict.fromkeys(query.kinds, closed if query.mode == "append" else folder)
     started = _started(spark, query, next(iter(places.values())), work / query.name, take)
     started.awaitTermination()
-    found = Counter(latest.values()) if query.key else appended
     wanted = Counter(_plain(row) for row in _batch(spark, query, folder).collect())
-    return _agreed(query, found, wanted)
+    return _agreed(query, taken(out, replaced=bool(query.key)), wanted)
+
+
+def taken(out: Path, *, replaced: bool) -> Counter[Any]:
+    """Return the rows of the files of all batches.
+
+    Args:
+        replaced: the last row of a key counts.
+    """
+    batches = sorted(int(path.name) for path in out.iterdir() if path.name.isdigit())
+    rows = [row for number in batches for row in pickle.loads((out / str(number)).read_bytes())]
+    return Counter(dict(rows).values()) if replaced else Counter(row for _, row in rows)
+
+
+def _key(query: Query, row: Any) -> tuple[Any, ...]:
+    return tuple(row[name] for name in query.key)
 
 
 def compare(spark: SparkSession, query: Query, folder: Path, rows: Path) -> int:

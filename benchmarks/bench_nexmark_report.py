@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,11 @@ LABELS |= {name: flink.label for name, flink in FLINKS.items()}
 WARMUP = 2  # batches that do not count: classes are loaded, code is compiled
 _PAGE = REPOSITORY / "docs" / "benchmarks-nexmark.md"
 _IMAGES = REPOSITORY / "docs" / "img"
-_BEGIN = "<!-- results: written by benchmarks/bench_nexmark.py, do not edit -->"
-_END = "<!-- end of results -->"
-_SETTINGS = {"memory": "State in memory", "budget": "State of eight times the memory"}
+SETTINGS = {
+    "memory": "State in memory",
+    "recovery": "Recovery after a kill",
+    "budget": "State of eight times the memory",
+}
 _SHARES = {"person": PERSONS, "auction": AUCTIONS, "bid": BIDS}
 _MIB = 1 << 20
 
@@ -57,30 +60,82 @@ def stored_bytes(raw: Mapping[str, Any], _query: str) -> float:
     return float(raw["stored_bytes"])
 
 
-Extract = Callable[[Mapping[str, Any], str], float]
-FIGURES: dict[str, tuple[str, Extract]] = {
-    "events": ("events/s", events_per_s),
-    "p99": ("p99 of a batch, ms", p99_ms),
-    "rss": ("resident memory, MiB", lambda raw, _: raw["peak_rss_bytes"] / _MIB),
-    "stored": ("stored state, MiB", lambda raw, query: stored_bytes(raw, query) / _MIB),
+def backlog_events(raw: Mapping[str, Any], _query: str) -> float:
+    """Return how many events a query had left when it was killed: since its last commit."""
+    if "runs" in raw:
+        return float(raw["backlog_events"])
+    return float(raw["backlog_files"] * raw["per_file"])
+
+
+def _first_batch_ms(raw: Mapping[str, Any], _query: str) -> float | None:
+    return None if "runs" in raw else float(raw["batches"][0]["trigger_ms"])
+
+
+Extract = Callable[[Mapping[str, Any], str], float | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One table.
+
+    Attributes:
+        title: the head of its first column.
+        ratios: it has columns with Millpond beside each of the others.
+        rate: more is better.
+    """
+
+    title: str
+    of: Extract
+    ratios: bool = False
+    rate: bool = False
+
+
+RATE = Figure("events/s", events_per_s, ratios=True, rate=True)
+_CAUGHT_UP = Figure(
+    "until all files are worked off, s", lambda raw, _: float(raw["caught_up_s"]), ratios=True
+)
+_P99 = Figure("p99 of a batch, ms", p99_ms)
+_RESIDENT = Figure("resident memory, MiB", lambda raw, _: raw["peak_rss_bytes"] / _MIB)
+_STORED = Figure("stored state, MiB", lambda raw, query: stored_bytes(raw, query) / _MIB)
+_STREAM = (RATE, _P99, _RESIDENT, _STORED)
+# The first one is what the setting's chart shows.
+FIGURES: Mapping[str, tuple[Figure, ...]] = {
+    "memory": _STREAM,
+    "recovery": (
+        _CAUGHT_UP,
+        Figure("until the first batch is committed, s", lambda raw, _: raw["first_commit_s"]),
+        Figure("that batch, ms", _first_batch_ms),
+        Figure("backlog, events", backlog_events),
+        _RESIDENT,
+    ),
+    "budget": _STREAM,
 }
 
 
 def _values(cell: Mapping[str, Any], of: Extract) -> dict[str, float]:
-    return {name: of(raw, cell["query"]) for name, raw in cell["contenders"].items()}
+    found = ((name, of(raw, cell["query"])) for name, raw in cell["contenders"].items())
+    return {name: value for name, value in found if value is not None}
+
+
+def _ratio(what: Figure, value: float, other: float) -> float:
+    """Return how many times better a value is than another."""
+    return value / other if what.rate else other / value
 
 
 def tables(results: Mapping[str, Any]) -> str:
-    """Return the figures as Markdown: for each setting rates, then the rest."""
+    """Return the figures of all settings as Markdown."""
     parts = []
-    for setting, head in _SETTINGS.items():
-        cells = _cells(results, setting)
-        if not cells:
-            continue
-        names = [n for n in LABELS if any(n in c["contenders"] for c in cells)]
-        parts += [f"### {head}", _rates(cells, names)]
-        parts += [_figures(cells, names, what) for what in ("p99", "rss", "stored")]
+    for setting, head in SETTINGS.items():
+        if _cells(results, setting):
+            parts += [f"### {head}", tables_of(results, setting)]
     return "\n\n".join(parts)
+
+
+def tables_of(results: Mapping[str, Any], setting: str) -> str:
+    """Return the figures of one setting as Markdown."""
+    cells = _cells(results, setting)
+    names = [n for n in LABELS if any(n in c["contenders"] for c in cells)]
+    return "\n\n".join(_table(cells, names, what) for what in FIGURES[setting])
 
 
 def _cells(results: Mapping[str, Any], setting: str) -> list[Mapping[str, Any]]:
@@ -93,31 +148,29 @@ def _head(query: str) -> str:
     return f"{query}, {QUERIES[query].title}"
 
 
-def _rates(cells: list[Mapping[str, Any]], names: list[str]) -> str:
-    peers = [n for n in names if n != OURS] if OURS in names else []
-    heads = ["events/s", "rows of state", *(LABELS[n] for n in names)]
+def _table(cells: list[Mapping[str, Any]], names: list[str], what: Figure) -> str:
+    peers = [n for n in names if n != OURS] if what.ratios and OURS in names else []
+    title = what.title
+    if what is _P99 and FLINKS.keys() & set(names):
+        title = "p99 of a batch, of Flink's checkpoints, ms"
+    heads = [title, *(["rows of state"] if what.ratios else []), *(LABELS[n] for n in names)]
     heads += [f"Millpond / {LABELS[n]}" for n in peers]
     rows = []
     for cell in cells:
-        values = _values(cell, events_per_s)
-        state = max(raw.get("state_rows") or 0 for raw in cell["contenders"].values())
-        row = [_head(cell["query"]), grouped(state), *(figure(values.get(n)) for n in names)]
+        values = _values(cell, what.of)
+        row = [_head(cell["query"])]
+        if what.ratios:
+            row.append(grouped(max(raw.get("state_rows") or 0 for raw in _raws(cell))))
+        row += [figure(values.get(n)) for n in names]
         for peer in peers:
             both = OURS in values and peer in values
-            row.append(times(values[OURS] / values[peer] if both else None))
+            row.append(times(_ratio(what, values[OURS], values[peer]) if both else None))
         rows.append(row)
     return table(heads, rows)
 
 
-def _figures(cells: list[Mapping[str, Any]], names: list[str], what: str) -> str:
-    title, of = FIGURES[what]
-    if what == "p99" and FLINKS.keys() & set(names):
-        title = "p99 of a batch, of Flink's checkpoints, ms"
-    rows = []
-    for cell in cells:
-        values = _values(cell, of)
-        rows.append([_head(cell["query"]), *(figure(values.get(n)) for n in names)])
-    return table([title, *(LABELS[n] for n in names)], rows)
+def _raws(cell: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [*cell["contenders"].values()]
 
 
 def disagreements(results: Mapping[str, Any]) -> list[str]:
@@ -136,49 +189,57 @@ def told(results: Mapping[str, Any]) -> str:
 
 
 def chart(results: Mapping[str, Any], setting: str) -> str:
-    """Return the chart of a setting: events/s relative to Spark's RocksDB store."""
+    """Return the chart of a setting: its first figure, relative to Spark's RocksDB store."""
+    what = FIGURES[setting][0]
+    head, _, unit = what.title.rpartition(", ")
     rows: list[dict[str, Any]] = []
     seen: set[str] = set()
     for cell in _cells(results, setting):
-        values = _values(cell, events_per_s)
+        values = _values(cell, what.of)
         if BASELINE not in values:
             continue
         seen.update(values)
-        ratios = {n: v / values[BASELINE] for n, v in values.items() if n != BASELINE}
+        ratios = {n: _ratio(what, v, values[BASELINE]) for n, v in values.items() if n != BASELINE}
         rows.append(
             {
                 "title": _head(cell["query"]),
-                "unit": "events/s",
+                "unit": unit,
                 "median": values,
                 "times_better_than_baseline": ratios,
             }
         )
     host, versions = results["host"], results["versions"]
+    measured = f"{head or unit}, times those of" if what.rate else f"{head}, times faster than"
     return bench_chart.chart(
         rows,
         {n: label for n, label in LABELS.items() if n in seen and n != BASELINE},
-        head="Nexmark: events/s, times those of Spark's RocksDB store",
-        title=f"Nexmark, {_SETTINGS[setting].lower()}",
+        head=f"Nexmark: {measured} Spark's RocksDB store",
+        title=f"Nexmark, {SETTINGS[setting].lower()}",
         caption=f"{grouped(results['plan']['events'])} events; Spark {versions['spark']},"
         f" {host['cores']} cores, one run. Right of 1x is better.",
     )
 
 
-def _where(results: Mapping[str, Any], source: Path) -> str:
+def _where(results: Mapping[str, Any], setting: str, source: Path) -> str:
     host, versions, plan = results["host"], results["versions"], results["plan"]
     dirty = " with changes" if results["dirty"] else ""
     batches = plan["events"] // plan["per_file"]
-    every = [raw for cell in results["cells"].values() for raw in cell["contenders"].values()]
+    every = [raw for cell in _cells(results, setting) for raw in _raws(cell)]
     flink = next((f" Flink {raw['flink']}," for raw in every if "flink" in raw), "")
     text = (
         f"Measured from {results['time_utc']} on, {host['cores']} cores of {host['cpu']},"
         f" {host['memory_bytes'] / 2**30:.0f} GiB, {host['file_system']}; Spark"
         f" {versions['spark']},{flink} {versions['java']}; commit"
         f" `{results['commit'][:12]}`{dirty}."
-        f" {grouped(plan['events'])} events in {batches} batches, of which {WARMUP} do not count."
-        + (" Flink counts all events of its second run." if flink else "")
-        + " One process each. "
+        f" {grouped(plan['events'])} events in {batches} batches"
     )
+    if FIGURES[setting][0] is RATE:
+        text += f", of which {WARMUP} do not count."
+        text += " Flink counts all events of its second run." if flink else ""
+        text += " One process each. "
+    else:
+        batch = next(raw["committed"] for raw in every if "committed" in raw)
+        text += f", of which {batch} were committed when the processes were killed."
     named = source.resolve()
     raw = named.relative_to(REPOSITORY) if named.is_relative_to(REPOSITORY) else None
     link = f"Raw results:\n[`{raw}`](../{raw})." if raw else ""
@@ -186,10 +247,16 @@ def _where(results: Mapping[str, Any], source: Path) -> str:
 
 
 def write(results: Mapping[str, Any], source: Path) -> None:
-    """Write the page's generated part, and a chart for each setting."""
-    parts = [_where(results, source), tables(results)]
-    for setting in _SETTINGS:
+    """Write the parts of the page that the results are of, and a chart for each setting."""
+    for setting, head in SETTINGS.items():
         if _cells(results, setting):
             (_IMAGES / f"nexmark-{setting}.svg").write_text(chart(results, setting))
-            parts.insert(-1, f"![Events a second](img/nexmark-{setting}.svg)")
-    bench_env.replace_generated(_PAGE, _BEGIN, _END, "\n\n".join(parts))
+            image = f"![{head}](img/nexmark-{setting}.svg)"
+            text = [_where(results, setting, source), image, tables_of(results, setting)]
+            bench_env.replace_generated(_PAGE, *marks(setting), "\n\n".join(text))
+
+
+def marks(setting: str) -> tuple[str, str]:
+    """Return the lines of the page between which a setting's results are."""
+    begin = f"<!-- {setting}: written by benchmarks/bench_nexmark.py, do not edit -->"
+    return begin, f"<!-- end of {setting} -->"

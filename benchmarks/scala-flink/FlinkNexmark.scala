@@ -13,6 +13,7 @@ import org.apache.flink.configuration.Configuration
 import org.apache.flink.runtime.checkpoint.CompletedCheckpointStats
 import org.apache.flink.runtime.execution.ExecutionState
 import org.apache.flink.runtime.executiongraph.AccessExecutionGraph
+import org.apache.flink.runtime.jobgraph.SavepointRestoreSettings
 import org.apache.flink.runtime.minicluster.{MiniCluster, MiniClusterConfiguration}
 import org.apache.flink.shaded.jackson2.com.fasterxml.jackson.databind.{JsonNode, ObjectMapper}
 import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment
@@ -79,7 +80,11 @@ object FlinkNexmark {
       }
     }.asJava
 
-  /** What each of a number of runs of one query took, and the peak of this process's memory. */
+  /** What each of a number of runs of one query took, and the peak of this process's memory.
+    *
+    * A run begins with the checkpoint `restore`, if there is one, and makes the file `running` once
+    * its tasks run.
+    */
   private def measured(asked: JsonNode, conf: Configuration): JMap[String, Any] = {
     val slots = conf.toMap.get("parallelism.default").toInt
     val shape = new MiniClusterConfiguration.Builder()
@@ -107,11 +112,24 @@ object FlinkNexmark {
     val all = planner.createStatementSet()
     all.add(planner.sqlQuery(asked.get("sql").asText).insertInto(sink)).attachAsDataStream()
     val graph = env.getStreamGraph.getJobGraph()
+    Option(asked.get("restore")).foreach { checkpoint =>
+      graph.setSavepointRestoreSettings(SavepointRestoreSettings.forPath(checkpoint.asText))
+    }
     cluster.submitJob(graph).get()
+    Option(asked.get("running")).foreach { file =>
+      while (!isRunning(cluster.getExecutionGraph(graph.getJobID).get())) Thread.sleep(5)
+      Files.createFile(Path.of(file.asText)): Unit
+    }
     val end = cluster.requestJobResult(graph.getJobID).get()
     if (!end.isSuccess) end.toJobExecutionResult(getClass.getClassLoader): Unit // it throws
     figures(cluster.getArchivedExecutionGraph(graph.getJobID).get())
   }
+
+  private def isRunning(job: AccessExecutionGraph): Boolean =
+    job.getAllExecutionVertices.asScala.forall { task =>
+      val state = task.getExecutionState
+      state == ExecutionState.RUNNING || state == ExecutionState.FINISHED
+    }
 
   private def figures(job: AccessExecutionGraph): JMap[String, Any] = {
     val vertices = job.getVerticesTopologically.asScala.toSeq
@@ -123,14 +141,15 @@ object FlinkNexmark {
     val checkpoints = job.getCheckpointStatsSnapshot.getHistory.getCheckpoints.asScala.collect {
       case stats: CompletedCheckpointStats => stats
     }.toSeq.sortBy(_.getCheckpointId)
-    val bytesOut = sources.flatMap(_.getTaskVertices).map { task =>
-      task.getCurrentExecutionAttempt.getIOMetrics.getNumBytesOut
-    }
+    val read = sources.flatMap(_.getTaskVertices).map(_.getCurrentExecutionAttempt.getIOMetrics)
     Map[String, Any](
       "ms" -> (job.getStatusTimestamp(job.getState) - began),
-      "source_bytes" -> bytesOut.asJava,
+      "ended_at_ms" -> job.getStatusTimestamp(job.getState),
+      "source_bytes" -> read.map(_.getNumBytesOut).asJava,
+      "source_records" -> read.map(_.getNumRecordsOut).asJava,
       "checkpoint_ms" -> checkpoints.map(_.getEndToEndDuration).asJava,
       "checkpoint_at_ms" -> checkpoints.map(_.getTriggerTimestamp - began).asJava,
+      "checkpoint_ended_at_ms" -> checkpoints.map(_.getLatestAckTimestamp).asJava,
       "checkpoint_bytes" -> checkpoints.map(_.getStateSize).asJava,
       "vertices" -> vertices.map(_.getName).asJava
     ).asJava
