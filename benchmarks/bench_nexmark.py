@@ -18,7 +18,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -151,6 +151,12 @@ def measure(
     return _process(contender, spec, work, plan, budget_mib)
 
 
+def budget_mib(in_memory: Mapping[str, Any]) -> int:
+    """Return an eighth of the memory that the state of a query takes in Millpond."""
+    most: int = max(batch["state_memory_bytes"] for batch in in_memory["batches"])
+    return max(round(most / 8 / 2**20), 1)
+
+
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--scale", type=float, default=1, help="times ten million events (1)")
@@ -159,7 +165,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     known = ",".join(bench_nexmark_report.SETTINGS)
     parser.add_argument("--settings", default="memory", help=f"some of {known} (memory)")
     parser.add_argument("--seed", type=int, default=1, help="of the events (1)")
-    parser.add_argument("--budget-mib", type=int, help="memory for state, in the setting budget")
+    parser.add_argument("--budget-mib", type=int, help="for state, in the setting budget")
     parser.add_argument("--no-check", action="store_true", help="do not compare with the batch")
     parser.add_argument("--check-only", action="store_true", help="measure nothing")
     parser.add_argument("--quick", action="store_true", help="a few thousand events: a smoke run")
@@ -230,8 +236,9 @@ def _run(given: argparse.Namespace, work: Path) -> tuple[dict[str, Any], Path]:
                 f"{setting}/{query}",
                 {"setting": setting, "query": query, "budget_mib": None, "contenders": {}},
             )
-            if setting == "budget":
-                cell["budget_mib"] = given.budget_mib
+            if setting == "budget" and cell["budget_mib"] is None:
+                cell["in_memory"] = measure(OURS, query, plan, place(f"{query}: how large it is"))
+                cell["budget_mib"] = given.budget_mib or budget_mib(cell["in_memory"])
             for contender in in_turn(contenders, i):
                 if runs(contender, query, setting):
                     where = place(f"{contender}: {setting}, {query}")

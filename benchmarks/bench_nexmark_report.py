@@ -135,7 +135,19 @@ def tables_of(results: Mapping[str, Any], setting: str) -> str:
     """Return the figures of one setting as Markdown."""
     cells = _cells(results, setting)
     names = [n for n in LABELS if any(n in c["contenders"] for c in cells)]
-    return "\n\n".join(_table(cells, names, what) for what in FIGURES[setting])
+    parts = [_table(cells, names, what) for what in FIGURES[setting]]
+    return "\n\n".join([*([_budgets(cells)] if setting == "budget" else []), *parts])
+
+
+def _budgets(cells: list[Mapping[str, Any]]) -> str:
+    heads = ["", "state in Millpond's memory, MiB", "budget, MiB", "all in memory, events/s"]
+    rows = []
+    for cell in cells:
+        raw = cell["in_memory"]
+        state_mib = max(batch["state_memory_bytes"] for batch in raw["batches"]) / _MIB
+        row = [_head(cell["query"]), figure(state_mib), figure(cell["budget_mib"])]
+        rows.append([*row, figure(events_per_s(raw, cell["query"]))])
+    return table(heads, rows)
 
 
 def _cells(results: Mapping[str, Any], setting: str) -> list[Mapping[str, Any]]:

@@ -266,3 +266,27 @@ def test_unknown_queries_and_results_of_another_plan_are_refused(
 ) -> None:
     assert bench_nexmark.main(["--quick", "--queries", "q1", "--work-dir", str(tmp_path)]) == 2
     assert "q1" in capsys.readouterr().err and not list(tmp_path.iterdir())
+
+
+def test_the_budget_is_an_eighth_of_what_the_state_takes_in_memory() -> None:
+    mib = 1 << 20
+    in_memory = _raw([500, 500])
+    for batch, state_mib in zip(in_memory["batches"], (10, 80, 400, 320), strict=True):
+        batch["state_memory_bytes"] = state_mib * mib
+    assert bench_nexmark.budget_mib(in_memory) == 50
+    in_memory["batches"] = [{"state_memory_bytes": mib}]
+    assert bench_nexmark.budget_mib(in_memory) == 1
+
+
+def test_the_page_tells_the_budget_and_what_all_in_memory_gives() -> None:
+    results = _results()
+    cell = results["cells"].pop("memory/q3")
+    in_memory = _raw([250, 250])
+    for batch in in_memory["batches"]:
+        batch["state_memory_bytes"] = 400 << 20
+    more = {"setting": "budget", "budget_mib": 50, "in_memory": in_memory}
+    results["cells"]["budget/q3"] = cell | more
+    text = bench_nexmark_report.tables(results)
+    assert "### State of eight times the memory" in text
+    assert "| q3, local item suggestion | 400 | 50.0 | 32 000 |" in text
+    assert "| q3, local item suggestion | 7 | 16 000 | 8 000 | 8 000 | 2.0x | 2.0x |" in text
