@@ -139,13 +139,15 @@ def measure(
     budget_mib: int | None = None,
 ) -> dict[str, Any]:
     """Return what one process took for one query. Raises: BenchError: it failed."""
-    folder = generate(plan, _CACHE)
+    folder, held = generate(plan, _CACHE), setting == "source"
     if contender in FLINKS:
         flink = FLINKS[contender]
         if setting == "recovery":
             return bench_nexmark_flink.recover(flink, query, folder, plan.events, work)
-        return bench_nexmark_flink.measure(flink, query, folder, plan.events, work, budget_mib)
-    spec = {"check": False, "queries": [query], "folder": str(folder)}
+        return bench_nexmark_flink.measure(
+            flink, query, folder, plan.events, work, budget_mib, from_memory=held
+        )
+    spec = {"check": False, "queries": [query], "folder": str(folder), "held": held}
     if setting == "recovery":
         return _recovered(contender, spec, work, plan, work / "checkpoint", plan.files)
     return _process(contender, spec, work, plan, budget_mib)

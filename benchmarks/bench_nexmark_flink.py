@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 from benchmarks import bench_flink
 from benchmarks.bench_env import REPOSITORY, BenchError
 from benchmarks.bench_nexmark_events import KINDS
-from benchmarks.bench_nexmark_flink_sql import QUERIES, ddl
+from benchmarks.bench_nexmark_flink_sql import QUERIES, ddl, held
 from benchmarks.bench_nexmark_queries import QUERIES as SPARKS
 from benchmarks.bench_process import kill_when, run_spec
 
@@ -115,7 +115,7 @@ def _process(
 
 def _command(flink: Flink, scale: float) -> list[str]:
     path = [*bench_flink.jars(), *bench_flink.parquet_jars()]
-    sources = [bench_flink.SOURCES / "FlinkNexmark.scala"]
+    sources = [bench_flink.SOURCES / f"{name}.scala" for name in ("FlinkNexmark", "HeldEvents")]
     heap = [f"-Xmx{flink.heap_mib(scale)}m"]
     return bench_flink.command("FlinkNexmark", _CACHE, sources, path, heap)
 
@@ -134,10 +134,26 @@ def results(flink: Flink, queries: Sequence[str], folder: Path, work: Path) -> P
 
 
 def measure(
-    flink: Flink, query: str, folder: Path, events: int, work: Path, budget_mib: int | None
+    flink: Flink,
+    query: str,
+    folder: Path,
+    events: int,
+    work: Path,
+    budget_mib: int | None,
+    *,
+    from_memory: bool,
 ) -> dict[str, Any]:
-    """Return what runs of a query over all events took. Raises: BenchError: it failed."""
-    given = {"runs": _RUNS, **_statements(query, halves(folder, _CACHE))}
+    """Return what runs of a query over all events took.
+
+    Args:
+        from_memory: the process holds the events before the first run.
+
+    Raises: BenchError: it failed.
+    """
+    files = halves(folder, _CACHE)
+    given = {"runs": _RUNS, **_statements(query, files)}
+    if from_memory:
+        given["held"] = held(files, SPARKS[query].kinds, marked=QUERIES[query].marked)
     raw = _process(flink, given, work, events / 1e6, budget_mib)
     if not all(raw["runs"][-1]["source_bytes"]):
         raise BenchError(f"{query}: one of Flink's readers read both files: {raw}")

@@ -7,9 +7,10 @@ ranks them are ranked by the rest, averages have fractions, and no window has it
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 _COLUMNS: Mapping[str, tuple[str, ...]] = {
     "person": (
@@ -66,13 +67,33 @@ def ddl(folder: Path, kinds: tuple[str, ...], *, marked: bool) -> list[str]:
     Args:
         marked: the tables have watermarks.
     """
-    made = []
-    for kind in kinds:
-        columns = ", ".join([*_COLUMNS[kind], _TIME, *([_MARK] if marked else [])])
-        path = (folder / kind).as_uri()
-        options = f"'connector' = 'filesystem', 'path' = '{path}', 'format' = 'parquet'"
-        made.append(f"CREATE TEMPORARY TABLE {kind} ({columns}) WITH ({options})")
-    return made
+    more = [_TIME, *([_MARK] if marked else [])]
+    return [_table(kind, folder / kind, [*_COLUMNS[kind], *more]) for kind in kinds]
+
+
+def held(folder: Path, kinds: tuple[str, ...], *, marked: bool) -> dict[str, Any]:
+    """Return what `HeldEvents.scala` needs to hold the events below a folder.
+
+    Args:
+        marked: the tables have watermarks.
+    """
+    return {
+        kind: {
+            "columns": _COLUMNS[kind],
+            "halves": [_table(kind, file, _COLUMNS[kind]) for file in _files(folder / kind)],
+            "marked": marked,
+        }
+        for kind in kinds
+    }
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder.glob("*.parquet"))
+
+
+def _table(kind: str, path: Path, columns: Sequence[str]) -> str:
+    options = f"'connector' = 'filesystem', 'path' = '{path.as_uri()}', 'format' = 'parquet'"
+    return f"CREATE TEMPORARY TABLE {kind} ({', '.join(columns)}) WITH ({options})"
 
 
 # Valid bids with what their auctions say.

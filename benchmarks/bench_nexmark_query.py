@@ -27,7 +27,20 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 
-def _stream(spark: SparkSession, folder: Path, kind: str) -> DataFrame:
+_HELD = "org.apache.spark.sql.millpond.bench.HeldSource"
+
+
+def _hold(spark: SparkSession, query: Query, folder: Path) -> None:
+    """Read the events into this process, a batch each file."""
+    hold: Any = getattr(spark._jvm, _HELD).hold
+    for kind in query.kinds:
+        for file in sorted((folder / kind).glob("*.parquet")):
+            hold(kind, spark.read.parquet(str(file))._jdf)
+
+
+def _stream(spark: SparkSession, folder: Path, kind: str, *, held: bool) -> DataFrame:
+    if held:
+        return spark.readStream.format(_HELD).option("name", kind).load()
     path = str(folder / kind)
     schema = spark.read.parquet(path).schema
     # One file a batch and kind, in the order of their times: all contenders have the same batches.
@@ -35,9 +48,15 @@ def _stream(spark: SparkSession, folder: Path, kind: str) -> DataFrame:
 
 
 def _started(
-    spark: SparkSession, query: Query, folder: Path, checkpoint: Path, sink: Any = None
+    spark: SparkSession,
+    query: Query,
+    folder: Path,
+    checkpoint: Path,
+    sink: Any = None,
+    *,
+    held: bool = False,
 ) -> StreamingQuery:
-    rows = query.stream({kind: _stream(spark, folder, kind) for kind in query.kinds})
+    rows = query.stream({kind: _stream(spark, folder, kind, held=held) for kind in query.kinds})
     writer = rows.writeStream.outputMode(query.mode).trigger(availableNow=True)
     writer = writer.option("checkpointLocation", checkpoint.as_uri())
     writer = writer.foreachBatch(sink) if sink else writer.format("noop")
@@ -146,10 +165,18 @@ def _scalars(value: Any) -> Iterator[Any]:
         yield value
 
 
-def measure(spark: SparkSession, query: Query, folder: Path, checkpoint: Path) -> dict[str, Any]:
-    """Return what one run over all files took."""
+def measure(
+    spark: SparkSession, query: Query, folder: Path, checkpoint: Path, *, held: bool
+) -> dict[str, Any]:
+    """Return what one run over all files took.
+
+    Args:
+        held: the events are in this process's memory before the run begins.
+    """
+    if held:
+        _hold(spark, query, folder)
     began = time.time()
-    started = _started(spark, query, folder, checkpoint)
+    started = _started(spark, query, folder, checkpoint, held=held)
     started.awaitTermination()
     progress = [json.loads(p.json) for p in started.recentProgress]
     batches = [p for p in progress if p["numInputRows"]]
@@ -197,7 +224,8 @@ def main(spec_path: str, result_path: str) -> None:
             print(f"{name}: {result[name]} rows", flush=True)
     else:
         (name,) = spec["queries"]
-        result = measure(spark, QUERIES[name], folder, Path(spec["checkpoint"]))
+        checkpoint, held = Path(spec["checkpoint"]), bool(spec.get("held"))
+        result = measure(spark, QUERIES[name], folder, checkpoint, held=held)
     Path(result_path).write_text(json.dumps(result))
     os._exit(0)  # as in `bench_query`: the end of Spark's store may wait for a minute
 

@@ -26,6 +26,7 @@ SETTINGS = {
     "memory": "State in memory",
     "recovery": "Recovery after a kill",
     "budget": "State of eight times the memory",
+    "source": "Events from memory",
 }
 _SHARES = {"person": PERSONS, "auction": AUCTIONS, "bid": BIDS}
 _MIB = 1 << 20
@@ -109,6 +110,7 @@ FIGURES: Mapping[str, tuple[Figure, ...]] = {
         _RESIDENT,
     ),
     "budget": _STREAM,
+    "source": (RATE, _P99, _RESIDENT),
 }
 
 

@@ -317,3 +317,27 @@ def test_nexmark_is_checked_and_measured(tmp_path: Path) -> None:
     assert "| q9, winning bids | " in done.stdout and [p.name for p in tmp_path.iterdir()] == [
         out.name
     ]
+
+
+@pytest.mark.deep
+@pytest.mark.spark
+def test_nexmark_gives_the_same_rows_from_files_from_memory_and_after_a_kill(
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "nexmark.json"
+    chosen = ("--contenders", "millpond", "--queries", "q19")
+    places = ("--out", str(out), "--work-dir", str(tmp_path))
+    settings = ("--settings", "memory,source,budget,recovery")
+    done = _run("--quick", *chosen, *places, *settings, program="bench_nexmark.py")
+    assert done.returncode == 0, done.stderr
+    results = json.loads(out.read_text())
+    # Of 60,000 events 3,600 are auctions, and nearly each of them has a bid.
+    assert results["recovered"]["millpond"] == results["checked"]["millpond"]
+    cells = {name: cell["contenders"]["millpond"] for name, cell in results["cells"].items()}
+    whole, killed = cells["memory/q19"], cells["recovery/q19"]
+    for name in ("source/q19", "budget/q19"):
+        assert cells[name]["rows_out"] == whole["rows_out"], name
+        assert [batch["rows"] for batch in cells[name]["batches"]] == [1_840] * 4
+    assert killed["committed"] == 2 and len(killed["batches"]) == 2
+    assert killed["state_rows"] == whole["state_rows"]
+    assert 0 < killed["first_commit_s"] < killed["caught_up_s"]

@@ -94,6 +94,7 @@ object FlinkNexmark {
       .build()
     val cluster = new MiniCluster(shape)
     cluster.start()
+    Option(asked.get("held")).foreach(HeldEvents.hold)
     val runs = (0 until asked.get("runs").asInt).map(_ => run(cluster, asked, conf)).asJava
     Map[String, Any]("runs" -> runs, "peak_rss_bytes" -> peakBytes()).asJava
   }
@@ -107,7 +108,10 @@ object FlinkNexmark {
 
   private def run(cluster: MiniCluster, asked: JsonNode, conf: Configuration) = {
     val env = StreamExecutionEnvironment.getExecutionEnvironment(conf)
-    val planner = tables(env, asked.get("ddl"))
+    val planner = Option(asked.get("held")) match {
+      case Some(held) => HeldEvents.tables(env, held)
+      case None => tables(env, asked.get("ddl"))
+    }
     val sink = TableDescriptor.forConnector("blackhole").build()
     val all = planner.createStatementSet()
     all.add(planner.sqlQuery(asked.get("sql").asText).insertInto(sink)).attachAsDataStream()

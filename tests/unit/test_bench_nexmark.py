@@ -18,7 +18,7 @@ from benchmarks.bench_contenders import BASELINE, HEAP_PEER, OURS
 from benchmarks.bench_nexmark_events import BASE_MS, FIRST_ID, LEAD, Plan, generate, tables
 from benchmarks.bench_nexmark_flink import FLINKS
 from benchmarks.bench_nexmark_flink_sql import QUERIES as FLINKS_QUERIES
-from benchmarks.bench_nexmark_flink_sql import ddl
+from benchmarks.bench_nexmark_flink_sql import ddl, held
 from benchmarks.bench_nexmark_queries import QUERIES
 from integration.peers import maven
 
@@ -235,6 +235,18 @@ def test_flink_runs_every_query_and_its_tables_have_all_columns() -> None:
         assert names == _made()[kind].column_names
         assert f"'path' = 'file:///e/{kind}'" in statement and "WATERMARK FOR" in statement
     assert not any("WATERMARK" in made for made in ddl(Path("/e"), kinds, marked=False))
+
+
+def test_flink_holds_the_columns_and_both_halves_of_each_kind(tmp_path: Path) -> None:
+    folder = generate(Plan(seed=7, events=2_000, per_file=1_000), tmp_path)
+    asked = held(bench_nexmark_flink.halves(folder, tmp_path), ("auction", "bid"), marked=True)
+    assert [*asked] == ["auction", "bid"] and all(kind["marked"] for kind in asked.values())
+    names = [column.split()[0] for column in asked["bid"]["columns"]]
+    assert names == _made()["bid"].column_names
+    first, second = asked["bid"]["halves"]
+    assert first.startswith("CREATE TEMPORARY TABLE bid (auction BIGINT, ")
+    assert "/bid/0.parquet'" in first and "/bid/1.parquet'" in second
+    assert "WATERMARK" not in first  # what reads the file keeps no time
 
 
 def test_flinks_settings_say_where_state_is(tmp_path: Path) -> None:
