@@ -314,7 +314,7 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             (
                 _SHIM + "disk/PointReads.scala",
-                "if (view != null) view = new View(made +: view.newest, view.levels)",
+                "if (view != null) view = SortedRun.of(made) +: view",
                 "",
             ),
             (

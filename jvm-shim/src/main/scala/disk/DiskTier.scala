@@ -44,7 +44,7 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
     // the next snapshot must upload what a compaction rewrites; reads hardly notice more files,
     // since memory and bloom filters answer most of them
     .setLevel0FileNumCompactionTrigger(DiskTier.FlushedFiles)
-    .setTargetFileSizeBase(32L << 20)
+    .setTargetFileSizeBase(config.fileBytes)
     .setStatsDumpPeriodSec(0)
     .setInfoLogLevel(InfoLogLevel.ERROR_LEVEL)
     .setKeepLogFileNum(1)
@@ -175,8 +175,12 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
     if (sources.length == 0) own else new MergedScan(own, sources.map(_.scan(readAhead)))
   }
 
-  private def ownIterator(readAhead: Boolean): RocksScan =
-    if (readAhead) new RocksScan(db.newIterator(readingAhead), _.close())
+  private def ownIterator(readAhead: Boolean): DiskScan =
+    if (readAhead)
+      points.scan() match {
+        case null => new RocksScan(db.newIterator(readingAhead), _.close())
+        case scan => scan
+      }
     // RocksDB does not refresh such iterators
     else if (readOnly) new RocksScan(db.newIterator(reading), _.close())
     else {
@@ -338,9 +342,10 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
 /** The configuration that all disk tiers of an executor share.
   * @param mostWhole up to how many bytes the index and the filter of a flushed file are one block
   * each
-  * @param maps whether sorted files may be mapped into memory */
+  * @param maps whether sorted files may be mapped into memory
+  * @param fileBytes how large a sorted file of a compaction becomes */
 final case class DiskConfig(blockCache: LRUCache, compression: CompressionType,
-    mostWhole: () => Long, maps: Boolean)
+    mostWhole: () => Long, maps: Boolean, fileBytes: Long = 32L << 20)
 
 object DiskTier {
   /** So many files of flushes wait for a compaction. */

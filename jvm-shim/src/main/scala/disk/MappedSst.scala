@@ -1,16 +1,14 @@
 package org.apache.spark.sql.millpond.disk
 
-import java.io.{EOFException, File, IOException, RandomAccessFile}
+import java.io.{File, IOException}
 import java.lang.ref.Reference
-import java.nio.MappedByteBuffer
-import java.nio.channels.FileChannel
 import java.nio.charset.StandardCharsets
 import java.nio.file.{Files, NoSuchFileException}
 import java.nio.file.attribute.BasicFileAttributes
 
 import scala.collection.mutable
 
-import org.apache.spark.sql.millpond.base.{MillpondError, RowLimit, SparkCompatibility}
+import org.apache.spark.sql.millpond.base.{MillpondError, SparkCompatibility}
 import org.apache.spark.sql.millpond.memory.Bytes
 import org.apache.spark.storage.StorageUtils
 import org.apache.spark.unsafe.Platform
@@ -24,7 +22,7 @@ private[disk] final class MappedSst(file: File) {
   import MappedSst._
 
   // what reads the whole file once goes another way: it would make all pages resident
-  private var whole = new Window(file)
+  private var whole = new SstWindow(file)
   private val buffer = whole.map()
   private val address = SparkCompatibility.addressOf(buffer)
   /** The file itself, whatever its name is now. */
@@ -36,16 +34,19 @@ private[disk] final class MappedSst(file: File) {
   private var lengths = Array.empty[Int]
 
   def blocks: Int = lengths.length
-  def load(block: SstBlock, number: Int): Unit =
-    block.load(this, offsets(number).toLong, lengths(number))
+
+  /** @param window of this file, for who reads it from front to end; null: through the mapping */
+  def load(block: SstBlock, number: Int, window: SstWindow = null): Unit =
+    block.load(this, offsets(number).toLong, lengths(number), window)
 
   /** Copy bytes to native memory, 8 at least. If a page of a mapped file cannot be read, the JVM
     * goes on behind the copy, which native code would not survive, and tells of it later. Then the
     * first or the last bytes are none of the file's, so no check sum is right. */
-  def copy(offset: Long, to: Long, length: Int): Unit = {
+  def copy(offset: Long, to: Long, length: Int, window: SstWindow): Unit = {
     Platform.putLong(null, to, NoBytes)
     Platform.putLong(null, to + length - 8, NoBytes)
-    if (whole != null) whole.copy(offset, to, length)
+    val way = if (window == null) whole else window
+    if (way != null) way.copy(offset, to, length)
     else Platform.copyMemory(null, address + offset, null, to, length.toLong)
   }
 
@@ -96,7 +97,7 @@ private[disk] final class MappedSst(file: File) {
       offsets = all.map(_._1)
       lengths = all.map(_._2)
       whole.forget()
-      true
+      all.nonEmpty
     }
   }
 
@@ -165,7 +166,6 @@ private[disk] final class MappedSst(file: File) {
 
 private[disk] object MappedSst {
   private val FooterBytes = 53
-  private val WindowBytes = 64 << 10
   private val LargeBytes = 8 << 20
   private val NoBytes = 0x6E6F742072656164L
   private val Magic = 0x88E241B785F4CFF7L
@@ -192,46 +192,6 @@ private[disk] object MappedSst {
 
   private def text(value: Array[Byte]): String = new String(value, StandardCharsets.UTF_8)
 
-  /** Reads a file from front to end. Unlike a channel's, its reads end with no interrupt. */
-  private final class Window(file: File) {
-    private val open =
-      try new RandomAccessFile(file, "r")
-      catch { case e: IOException => throw lost(file, e) }
-    private var read = Array.emptyByteArray
-    private var from = 0L
-    private var length = 0
-
-    def map(): MappedByteBuffer =
-      try open.getChannel.map(FileChannel.MapMode.READ_ONLY, 0L, open.length)
-      catch { case e: IOException => close(); throw lost(file, e) }
-
-    def last(bytes: Int): Array[Byte] = {
-      fill(open.length - bytes, bytes)
-      java.util.Arrays.copyOf(read, bytes)
-    }
-
-    def copy(offset: Long, to: Long, bytes: Int): Unit = {
-      if (offset < from || offset + bytes > from + length) fill(offset, bytes)
-      Platform.copyMemory(read, Bytes.ArrayOffset + offset - from, null, to, bytes.toLong)
-    }
-
-    private def fill(offset: Long, least: Int): Unit =
-      try {
-        if (read.length < math.max(WindowBytes, least))
-          read = new Array[Byte](math.max(WindowBytes, RowLimit.bufferFor(least)))
-        from = offset
-        length = math.min(read.length.toLong, open.length - offset).toInt
-        open.seek(offset)
-        open.readFully(read, 0, length)
-        if (length < least) throw new EOFException
-      } catch { case e: IOException => throw lost(file, e) }
-
-    /** Others wait for their turn with less. */
-    def forget(): Unit = { read = Array.emptyByteArray; length = 0 }
-
-    def close(): Unit = open.close()
-  }
-
-  private def lost(file: File, e: IOException) =
+  def lost(file: File, e: IOException) =
     MillpondError.of("LOCAL_FILES_LOST", s"the sorted file $file cannot be read: $e", cause = e)
 }

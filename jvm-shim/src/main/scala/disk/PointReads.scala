@@ -11,9 +11,9 @@ import org.rocksdb.{LiveFileMetaData, RocksDB}
 import org.apache.spark.sql.millpond.memory.{Bytes, MemoryBudget}
 
 /** Finds the row of a key in the sorted files of a disk tier, without RocksDB: for each file a hash
-  * table in memory tells the block. A search asks the files that came since, the newest first, and
-  * then one of each level. If there is no room for the tables, or a file is not one that it reads,
-  * it stands aside.
+  * table in memory tells the block. A search asks one file of each sorted run, from the newest to
+  * the oldest: each file that came since is one, and so is each level below them. If there is no
+  * room for the tables, or a file is not one that it reads, it stands aside.
   *
   * Sorted files never change, and this keeps them open. So what it knows stays true when RocksDB
   * compacts them; it only holds their space until `begin` and `keep` look again.
@@ -26,7 +26,7 @@ import org.apache.spark.sql.millpond.memory.{Bytes, MemoryBudget}
 private[millpond] final class PointReads(dir: File, db: => RocksDB, maps: Boolean) {
   import PointReads._
 
-  @volatile private var view: View = null
+  @volatile private var view: Array[SortedRun] = null // from the newest
   @volatile private var outdated = false // RocksDB has replaced a file of the view
   @volatile private var refused = false
   @volatile private var building: Building = null
@@ -57,13 +57,8 @@ private[millpond] final class PointReads(dir: File, db: => RocksDB, maps: Boolea
       val hash = Bytes.hash64(key, Bytes.ArrayOffset, length)
       var n = NotHere
       var i = 0
-      while (n == NotHere && i < now.newest.length) {
-        n = findIn(now.newest(i), hash, key, length)
-        i += 1
-      }
-      i = 0
-      while (n == NotHere && i < now.levels.length) {
-        n = findIn(covering(now.levels(i), key, length), hash, key, length)
+      while (n == NotHere && i < now.length) {
+        n = findIn(now(i).covering(key, length), hash, key, length)
         i += 1
       }
       if (n == NotHere) Absent else n
@@ -86,20 +81,6 @@ private[millpond] final class PointReads(dir: File, db: => RocksDB, maps: Boolea
       number = file.keys.candidate(hash, skip)
     }
     NotHere
-  }
-
-  /** The only file of a level that can have a key. */
-  private def covering(level: Level, key: Array[Byte], length: Int): IndexedSst = {
-    var low = 0
-    var high = level.files.length - 1
-    while (low < high) {
-      val middle = (low + high) >>> 1
-      val largest = level.largest(middle)
-      if (java.util.Arrays.compareUnsigned(largest, 0, largest.length, key, 0, length) < 0)
-        low = middle + 1
-      else high = middle
-    }
-    level.files(low)
   }
 
   /** Begin to look through the files that are not known yet. Returns false, and stands aside, if
@@ -133,7 +114,7 @@ private[millpond] final class PointReads(dir: File, db: => RocksDB, maps: Boolea
   /** Open the files. False: the tables of new ones would have more bytes than there is room. */
   private def open(live: Seq[LiveFileMetaData], into: Building, room: Long): Boolean = {
     val known = if (view == null) Map.empty[AnyRef, IndexedSst]
-    else view.all.map(f => f.sst.identity -> f).toMap
+    else allOf(view).map(f => f.sst.identity -> f).toMap
     live.foreach { meta =>
       val file = named(meta.fileName)
       val made = MappedSst.identityOf(file).flatMap(known.get)
@@ -194,13 +175,13 @@ private[millpond] final class PointReads(dir: File, db: => RocksDB, maps: Boolea
         val before = view
         val (first, below) = now.files.partition(_.meta.level == 0)
         val newest = now.later ++ first.sortBy(-_.meta.largestSeqno).map(_.made)
-        val levels = below.groupBy(_.meta.level).toSeq.sortBy(_._1).map(l => new Level(l._2))
-        view = new View(newest.toArray, levels.toArray)
+        val levels = below.groupBy(_.meta.level).toSeq.sortBy(_._1).map(l => level(l._2))
+        view = (newest.map(SortedRun.of) ++ levels).toArray
         outdated = false
         building = null
         if (before != null) {
-          val kept = view.all.toSet
-          before.all.filterNot(kept).foreach(close)
+          val kept = allOf(view).toSet
+          allOf(before).filterNot(kept).foreach(close)
         }
       } else if (now.isRefused) refuse()
     }
@@ -213,7 +194,7 @@ private[millpond] final class PointReads(dir: File, db: => RocksDB, maps: Boolea
     building = null
     if (now != null) now.synchronized {
       now.isOver = true
-      val kept = if (view == null) Set.empty[IndexedSst] else view.all.toSet
+      val kept = if (view == null) Set.empty[IndexedSst] else allOf(view).toSet
       now.later.filterNot(kept).foreach(close)
       if (now.current != null) { added(-now.current.keys.bytes); now.current.keys.close() }
       now.files.foreach(f =>
@@ -256,7 +237,7 @@ private[millpond] final class PointReads(dir: File, db: => RocksDB, maps: Boolea
   private[disk] def joined(prepared: AnyRef): Unit = synchronized {
     prepared match {
       case made: IndexedSst =>
-        if (view != null) view = new View(made +: view.newest, view.levels)
+        if (view != null) view = SortedRun.of(made) +: view
         if (building != null) building.later = made +: building.later
         else if (view == null) close(made)
       case _ =>
@@ -287,7 +268,7 @@ private[millpond] final class PointReads(dir: File, db: => RocksDB, maps: Boolea
       names.filterInPlace((name, _) => live(name))
       live.foreach(name => if (!names.contains(name)) identify(name))
       val there = names.values.toSet
-      outdated = !view.all.forall(f => there(f.sst.identity))
+      outdated = !allOf(view).forall(f => there(f.sst.identity))
     }
   })
 
@@ -302,7 +283,7 @@ private[millpond] final class PointReads(dir: File, db: => RocksDB, maps: Boolea
   private def retire(): Unit = {
     val before = view
     view = null
-    if (before != null) { retired ++= before.all; hasRetired = true }
+    if (before != null) { retired ++= allOf(before); hasRetired = true }
   }
 
   private def freeRetired(): Unit = synchronized {
@@ -311,10 +292,23 @@ private[millpond] final class PointReads(dir: File, db: => RocksDB, maps: Boolea
     retired.clear()
   }
 
-  private def close(file: IndexedSst): Unit = {
-    added(-file.bytes)
-    file.keys.close()
-    file.sst.close()
+  private def close(file: IndexedSst): Unit = { added(-file.bytes); file.close() }
+
+  /** A scan over the files that answer now, null if it must be RocksDB's. It may go on while others
+    * take their place. */
+  private[disk] def scan(): DiskScan = synchronized {
+    val now = view
+    if (now == null || outdated) null
+    else {
+      val pinned = allOf(now).toVector
+      // in the folder they have RocksDB's names
+      if (!pinned.map(_.sst.identity).forall(names.values.toSet))
+        db.getLiveFilesMetaData.asScala.foreach(f => identify(f.fileName))
+      val files = names.map { case (name, identity) => identity -> named(name) }
+      pinned.foreach(_.scans += 1)
+      new MappedScan(now.map(new SstCursor(_, file => files.get(file.sst.identity).orNull)),
+        () => synchronized(pinned.foreach(_.unpin())))
+    }
   }
 
   private def added(bytes: Long): Unit = { used.addAndGet(bytes); () }
@@ -339,23 +333,13 @@ private object PointReads {
   private def isReadable(sst: MappedSst, block: SstBlock): Boolean =
     sst.understand(block) && sst.blocks <= KeyBlocks.mostBlocks
 
-  /** A file, and where its keys are. */
-  private final class IndexedSst(val sst: MappedSst, val keys: KeyBlocks) {
-    def bytes: Long = keys.bytes
-  }
+  private def allOf(runs: Array[SortedRun]): Iterator[IndexedSst] =
+    runs.iterator.flatMap(_.files.iterator)
 
-  /** Files that do not overlap. */
-  private final class Level(of: Iterable[Opened]) {
-    private val ascending = of.toVector.sortWith((a, b) =>
+  private def level(of: Iterable[Opened]): SortedRun = {
+    val ascending = of.toVector.sortWith((a, b) =>
       java.util.Arrays.compareUnsigned(a.meta.smallestKey, b.meta.smallestKey) < 0)
-    val files: Array[IndexedSst] = ascending.map(_.made).toArray
-    val largest: Array[Array[Byte]] = ascending.map(_.meta.largestKey).toArray
-  }
-
-  /** @param newest files that may overlap, the newest first
-    * @param levels below them, from the newest to the oldest */
-  private final class View(val newest: Array[IndexedSst], val levels: Array[Level]) {
-    def all: Iterator[IndexedSst] = newest.iterator ++ levels.iterator.flatMap(_.files.iterator)
+    new SortedRun(ascending.map(_.made).toArray, ascending.map(_.meta.largestKey).toArray)
   }
 
   private final class Opened(val meta: LiveFileMetaData, val sst: MappedSst, var made: IndexedSst)

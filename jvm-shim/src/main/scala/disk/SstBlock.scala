@@ -41,18 +41,19 @@ private[disk] final class SstBlock {
   def until: Long = end
 
   /** Load a block. Fails with `MILLPOND_SST_DAMAGED` if it is not as it was written. */
-  def load(file: MappedSst, offset: Long, length: Int): Unit =
-    try loadChecked(file, offset, length)
+  def load(file: MappedSst, offset: Long, length: Int, window: SstWindow = null): Unit =
+    try loadChecked(file, offset, length, window)
     catch { case e: InternalError => file.damaged("cannot be read", e) }
 
-  private def loadChecked(file: MappedSst, offset: Long, length: Int): Unit = {
+  private def loadChecked(
+      file: MappedSst, offset: Long, length: Int, window: SstWindow): Unit = {
     owner = file
     val size = length + TrailerBytes
     if (length < LeastBytes || offset < 0 || offset + size > file.bytes)
       file.damaged("a block is outside")
     if (stored.capacity < size) stored = ByteBuffer.allocateDirect(RowLimit.bufferFor(size))
     val address = SparkCompatibility.addressOf(stored)
-    file.copy(offset, address, size)
+    file.copy(offset, address, size, window)
     stored.limit(length + 1).position(0)
     crc.reset()
     crc.update(stored)
@@ -116,7 +117,11 @@ private[disk] final class SstBlock {
   }
 
   /** Go to the newest entry of a key. False: the block has none. */
-  def find(wanted: Array[Byte], length: Int): Boolean = {
+  def find(wanted: Array[Byte], length: Int): Boolean =
+    seek(wanted, length) && compare(wanted, length) == 0
+
+  /** Go to the first entry that is not before a key. False: the block has none. */
+  def seek(wanted: Array[Byte], length: Int): Boolean = {
     var low = 0 // the last restart before the key, or the first
     var high = restarts - 1
     while (low < high) {
@@ -125,9 +130,9 @@ private[disk] final class SstBlock {
       if (next() && compare(wanted, length) < 0) low = middle else high = middle - 1
     }
     goTo(low)
-    var order = -1
-    while (order < 0 && next()) order = compare(wanted, length)
-    order == 0
+    var there = next()
+    while (there && compare(wanted, length) < 0) there = next()
+    there
   }
 
   private def goTo(restart: Int): Unit = {
@@ -135,7 +140,8 @@ private[disk] final class SstBlock {
     if (at < begin || at >= end) owner.damaged("a restart leads out of its block")
   }
 
-  private def compare(wanted: Array[Byte], length: Int): Int =
+  /** The order of the current key and another. */
+  def compare(wanted: Array[Byte], length: Int): Int =
     Bytes.compare(key, Bytes.ArrayOffset, keyLength, wanted, Bytes.ArrayOffset, length)
 
   private def varint(): Int = {

@@ -42,7 +42,8 @@ private final class ReadTier(trial: Trial, dir: File) {
     Scratch.config.copy(
       compression = compression,
       mostWhole = () => if (chance(50)) Long.MaxValue else 0L,
-      maps = maps
+      maps = maps,
+      fileBytes = if (chance(50)) 8L << 10 else 1L << 30
     ))
   val budget = new MemoryBudget(ReadTier.BudgetBytes)
   private val keyCount = random.between(1, 2000)
@@ -54,7 +55,9 @@ private final class ReadTier(trial: Trial, dir: File) {
   private def key(n: Int): String =
     "\u0000\u0001" + f"$n%05d" + "x" * (if (n % 7 == 0) n % 200 else n % 5)
 
-  def step(): Unit = random.nextInt(100) match {
+  def step(): Unit = if (chance(20)) { lookUp(); if (chance(30)) verify() } else change()
+
+  private def change(): Unit = random.nextInt(80) match {
     case n if n < 55 => ingest()
     case n if n < 65 => trial.step("compact"); tier.compact(); isForeign = false
     case n if n < 72 =>
@@ -65,12 +68,11 @@ private final class ReadTier(trial: Trial, dir: File) {
         state = state.filterNot { case (k, _) => k >= from && k < until }
         isForeign = true
       }
-    case n if n < 80 =>
+    case _ =>
       trial.step("delete rows")
       val gone = state.keys.filter(_ => chance(5)).toSeq
       tier.deleteRows(gone.iterator.map(Change.bytes))
       state = state -- gone
-    case _ => lookUp(); if (chance(30)) verify()
   }
 
   private def ingest(): Unit = {
@@ -130,6 +132,37 @@ private final class ReadTier(trial: Trial, dir: File) {
     equal(budget.usedBytes, tier.lookup.usedBytes, "the memory of lookups")
     random.shuffle((0 until keyCount).toVector).foreach(n => verify(key(n)))
     (1 to 200).foreach(n => verify(key(n) + "none"))
+    scan()
+  }
+
+  /** Scans from some keys on; sometimes the files become others while it is open. */
+  private def scan(): Unit = {
+    val rows = tier.iterator(readAhead = true)
+    val before = state
+    try {
+      var from = ""
+      (1 to random.between(1, 6)).foreach { _ =>
+        if (from.isEmpty && chance(50)) rows.seekToFirst() else rows.seek(Change.bytes(from))
+        var left = if (chance(30)) Int.MaxValue else random.nextInt(300)
+        val wanted = before.rangeFrom(from).iterator
+        while (left > 0 && wanted.hasNext) {
+          val (k, v) = wanted.next()
+          check(rows.isValid, s"a scan ends before $k")
+          val found = Change.text(rows.key)
+          if (found != k) equal(found, k, "the key of a scan")
+          val value = Change.text(rows.value)
+          if (value != v) equal(Change.hex(value), Change.hex(v), s"the value of $k in a scan")
+          rows.next()
+          left -= 1
+        }
+        if (left > 0) check(!rows.isValid, "a scan does not end")
+        if (chance(20)) {
+          trial.step("beside a scan")
+          if (chance(30)) lookUp() else change()
+        }
+        from = key(random.nextInt(keyCount))
+      }
+    } finally rows.close()
   }
 
   private def verify(k: String): Unit = {
