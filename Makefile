@@ -1,7 +1,7 @@
 # Everything lives in .venv and build/ of this folder; the paths below are relative, so the folder's own name may hold spaces.
 .DEFAULT_GOAL := help
 .PHONY: help build test test-all deep shapes previous wheel demo lint format-scala bench bench-s3
-.PHONY: bench-python bench-serve bench-lookup bench-ui bench-small bench-stores bench-balance bench-standby bench-latency bench-latency-flink bench-nexmark bench-nexmark-flink soak bench-disk
+.PHONY: bench-python bench-serve bench-lookup bench-ui bench-small bench-stores bench-balance bench-standby bench-latency bench-latency-flink bench-nexmark bench-nexmark-flink soak bench-disk bench-large
 .PHONY: chains simulate simulate-mutants peers peer-azurite peer-browser peer-delta peer-files peer-gcs peer-hdfs peer-kafka
 .PHONY: peer-kubernetes peer-minio peer-network peer-prometheus peer-radosgw peer-runtimes
 .PHONY: peer-seaweedfs peer-spark
@@ -191,6 +191,9 @@ bench-stores: build ## measure 2,000 small stores in one executor, beside Spark'
 
 bench-disk: build ## measure a store of eight times its memory, beside Spark's RocksDB store: ten minutes
 	$(PY) benchmarks/bench_disk.py $(DISK_ARGS)
+
+bench-large: build ## measure a query with 50 million keys for half an hour, beside Spark's RocksDB store: two hours
+	$(PY) benchmarks/bench_large.py $(LARGE_ARGS)
 
 # Kafka needs Maven Central the first time. Without it this says so, and the rest is measured.
 bench-latency: build ## measure latency in real-time mode, beside Spark's store: nine hours (LATENCY_ARGS='--quick')

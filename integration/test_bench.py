@@ -299,6 +299,21 @@ def test_many_stores_hold_no_files_and_little_memory(tmp_path: Path) -> None:
 
 @pytest.mark.deep
 @pytest.mark.spark
+def test_a_large_state_is_loaded_updated_restored_saved_and_rescaled(tmp_path: Path) -> None:
+    out = tmp_path / "large.json"
+    sizes = ("--keys", "2000", "--load-batches", "3", "--rows", "300", "--minutes", "0.01")
+    done = _run(*sizes, "--budget-mib", "2", "--out", str(out), program="bench_large.py")
+    assert done.returncode == 0, done.stderr
+    raw = json.loads(out.read_text())["raw"]
+    for name in _CONTENDERS:
+        assert len(raw[name]["load"]) >= 3
+        assert {b["state_rows"] for b in raw[name]["updates"]} == {2000}
+        assert raw[name]["samples"][-1]["written_bytes"] > 0
+    assert raw["millpond"]["afterwards"]["rescale from 4 to 8, s"] > 0
+
+
+@pytest.mark.deep
+@pytest.mark.spark
 def test_nexmark_is_checked_and_measured(tmp_path: Path) -> None:
     """Every query gives the rows of the batch, and the files of one are read to their end."""
     out = tmp_path / "nexmark.json"
