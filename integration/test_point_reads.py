@@ -3,9 +3,11 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import random
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -22,17 +24,32 @@ CONF = {"millpond.memory.budget": "1m", "millpond.restore.warmUp": False}
 State = dict[int, str]
 
 
+def mappings(harness: Harness) -> list[list[str]]:
+    """Return the fields of the lines about SSTs in the system's list of what the JVM has mapped."""
+    lines = Path(f"/proc/{harness.pid}/maps").read_text().splitlines()
+    return [line.split(maxsplit=5) for line in lines if ".sst" in line]
+
+
 def mapped(harness: Harness) -> dict[int, Path]:
     """Return the SSTs that the JVM has mapped: by inode, the name of the time of the mapping."""
-    lines = Path(f"/proc/{harness.pid}/maps").read_text().splitlines()
-    fields = [line.split(maxsplit=5) for line in lines if ".sst" in line]
-    return {int(f[4]): Path(f[5].removesuffix(" (deleted)")) for f in fields}
+    return {int(f[4]): Path(f[5].removesuffix(" (deleted)")) for f in mappings(harness)}
 
 
 def local(harness: Harness) -> dict[int, Path]:
     """Return the SSTs below the local folders of those that are mapped, by inode."""
     below = {p for name in mapped(harness).values() for p in name.parents if p.name[:1] == "g"}
-    return {f.stat().st_ino: f for folder in below for f in folder.rglob("*.sst")}
+    found = {}
+    for file in (f for folder in below for f in folder.rglob("*.sst")):
+        with suppress(FileNotFoundError):  # a compaction goes on
+            found[file.stat().st_ino] = file
+    return found
+
+
+def replaced(harness: Harness) -> dict[int, int]:
+    """Return the bytes of mapped SSTs that have no name, in whole pages, by inode."""
+    named = local(harness)
+    pages = {int(f[4]): [int(n, 16) for n in f[0].split("-")] for f in mappings(harness)}
+    return {inode: end - start for inode, (start, end) in pages.items() if inode not in named}
 
 
 def are_mapped(harness: Harness) -> Callable[[], bool]:
@@ -96,11 +113,23 @@ def test_maintenance_gives_back_the_files_that_a_compaction_replaced(
     provider = open_provider(harness, tmp_path, schema=PLAIN, operator="dedupe", conf=CONF)
     state: State = {}
 
-    def holds_replaced_files() -> bool:
-        return bool(mapped(harness).keys() - local(harness).keys())
-
     version = 0
-    while not holds_replaced_files():
+
+    def disk_bytes() -> int:
+        """End a batch without a change. Return the metric."""
+        nonlocal version
+        store = provider.store(version)
+        store.commit()
+        version += 1
+        return int(store.metrics()["custom"]["millpondDiskBytes"])
+
+    def all_is_counted() -> bool:
+        told, held = disk_bytes(), replaced(harness)
+        named = sum(file.stat().st_size for file in local(harness).values())
+        return 0 <= named + sum(held.values()) - told <= len(held) * mmap.PAGESIZE
+
+    assert disk_bytes() == 0
+    while not replaced(harness):
         assert version < 100, "no compaction replaced a file that is mapped"
         batch(provider, version, state, chosen)
         provider.snapshot()
@@ -109,11 +138,15 @@ def test_maintenance_gives_back_the_files_that_a_compaction_replaced(
         read(store, state, chosen.sample(range(ROWS), 50))
         store.abort()
 
+    wait_until(all_is_counted, seconds=60, what="the metric to count all files")
+    assert replaced(harness)
+
     def is_given_back() -> bool:
         provider.cleanup()
-        return bool(mapped(harness)) and not holds_replaced_files()
+        return bool(mapped(harness)) and not replaced(harness)
 
     wait_until(is_given_back, seconds=60, what="maintenance to give files back")
+    wait_until(all_is_counted, seconds=60, what="the metric to count what is left")
     store = provider.store(version)
     read(store, state, list(range(ROWS)))
     store.abort()

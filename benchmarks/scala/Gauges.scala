@@ -92,6 +92,19 @@ private object Disk {
         .map(p => Files.getAttribute(p, "unix:ino") -> Files.size(p)).toMap.values.sum
     finally walk.close()
   }
+
+  /** Bytes of deleted files that were below a directory and that this process has mapped, in whole
+    * pages. They keep their space. 0 where the system does not tell. */
+  def deletedBytes(directory: Path): Long = {
+    val maps = Paths.get("/proc/self/maps")
+    if (!Files.exists(maps)) 0L
+    else Files.readAllLines(maps).asScala.map(_.split(" +", 6)).collect {
+      case Array(place, _, _, _, inode, name)
+          if name.startsWith(s"$directory/") && name.endsWith(" (deleted)") =>
+        val ends = place.split("-").map(java.lang.Long.parseUnsignedLong(_, 16))
+        inode -> (ends.last - ends.head)
+    }.toMap.values.sum
+  }
 }
 
 private object Clock {

@@ -96,7 +96,8 @@ private final class StoreRun(spark: ClassicSession, spec: JsonNode) {
     result("bytes_per_batch") = written.newBytes().toDouble / quietBatches
     put("update", quiet)
     result("written_bytes") = Disk.writtenBytes() - writtenBefore
-    result("local_bytes") = Disk.bytesBelow(Paths.get(spec.get("local_dir").asText))
+    val local = Paths.get(spec.get("local_dir").asText)
+    result("local_bytes") = Disk.bytesBelow(local) + Disk.deletedBytes(local)
     val settled = Memory.settled()
     result("memory") = Map[String, Any](
       "before" -> before.toJava,

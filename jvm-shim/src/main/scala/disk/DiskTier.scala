@@ -277,6 +277,11 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
   def estimatedKeys: Long =
     db.getLongProperty("rocksdb.estimate-num-keys") + sources.iterator.map(_.tier.estimatedKeys).sum
 
+  /** The space of sorted files on the local disk, with those that RocksDB has replaced and that are
+    * still mapped. Callers hold the store's monitor. */
+  def localBytes: Long = db.getLongProperty("rocksdb.live-sst-files-size") + points.replacedBytes +
+    sources.iterator.map(_.tier.localBytes).sum
+
   /** Whether nothing was ever ingested. */
   def isEmpty: Boolean = db.getLiveFilesMetaData.isEmpty
 

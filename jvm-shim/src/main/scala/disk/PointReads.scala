@@ -36,6 +36,8 @@ private[millpond] final class PointReads(dir: File, db: => RocksDB, maps: Boolea
   @volatile private var hasRetired = false
   private var found = 0L
   private val names = mutable.HashMap.empty[String, AnyRef] // of live files
+  private var replaced = 0L
+  private var replacedIn: AnyRef = null // of which files
 
   /** Whether a search read a block. */
   var hasRead = false
@@ -271,6 +273,22 @@ private[millpond] final class PointReads(dir: File, db: => RocksDB, maps: Boolea
       outdated = !allOf(view).forall(f => there(f.sst.identity))
     }
   })
+
+  /** Bytes of files that RocksDB has replaced and whose space this holds. */
+  private[disk] def replacedBytes: Long = synchronized {
+    val now = (view, retired.size, db.getLongProperty("rocksdb.current-super-version-number"))
+    if (replacedIn != now) {
+      val held = (if (view == null) Iterator.empty else allOf(view)) ++ retired
+      replaced = if (held.isEmpty) 0L
+      else {
+        val there = db.getLiveFilesMetaData.asScala.iterator.map(_.fileName)
+          .flatMap(name => names.get(name).orElse(MappedSst.identityOf(named(name)))).toSet
+        held.filterNot(f => there(f.sst.identity)).map(_.sst.bytes).sum
+      }
+      replacedIn = now
+    }
+    replaced
+  }
 
   private def identify(name: String): Unit = {
     // a compaction may have replaced it already

@@ -22,6 +22,7 @@ private[millpond] final class Shown(context: StoreContext, metrics: StoreMetrics
   override def name: String = context.storeId.storeName
   override def version: Long = committed().version
   override def memoryBytes: Long = metrics.memoryBytes
+  override def diskBytes: Long = metrics.diskBytes
   override def lookups: Long = metrics.allLookups
   override def diskReads: Long = metrics.allDiskReads
 

@@ -127,6 +127,9 @@ final class StoreEngine(val context: StoreContext, follows: Boolean = false) ext
   /** All memory of the tables. */
   def usedBytes: Long = synchronized(families.usedBytes)
 
+  /** The space of the disk tier. */
+  private[millpond] def diskBytes: Long = synchronized(if (tier.isOpen) disk.localBytes else 0L)
+
   // ---- sessions ---------------------------------------------------------------------------------
 
   private var holder: Session = null

@@ -53,7 +53,9 @@ final class StoreMetrics {
   @volatile private var theMemoryBytes = 0L
   @volatile private var theLookups = 0L
   @volatile private var theDiskReads = 0L
+  @volatile private var theDiskBytes = 0L
   def memoryBytes: Long = theMemoryBytes
+  def diskBytes: Long = theDiskBytes
   def allLookups: Long = theLookups
   def allDiskReads: Long = theDiskReads
 
@@ -74,10 +76,15 @@ final class StoreMetrics {
   }
 
   /** The store is closed: no batch takes the rest. */
-  def close(): Unit = synchronized { add(); theMemoryBytes = 0L }
+  def close(): Unit = synchronized {
+    add()
+    theMemoryBytes = 0L
+    theDiskBytes = 0L
+  }
 
   /** All counters since the last time, by metric. */
-  def take(memoryBytes: Long, agentNs: Long, storage: Map[StateStoreCustomMetric, Long])
+  def take(memoryBytes: Long, diskBytes: Long, agentNs: Long,
+      storage: Map[StateStoreCustomMetric, Long])
       : Map[StateStoreCustomMetric, Long] = synchronized {
     val out = Map[StateStoreCustomMetric, Long](
       StoreMetrics.ChangelogBytes -> changelogBytes,
@@ -95,6 +102,7 @@ final class StoreMetrics {
       StoreMetrics.Spills -> spills,
       StoreMetrics.EvictedBytes -> evictedBytes,
       StoreMetrics.MemoryBytes -> memoryBytes,
+      StoreMetrics.DiskBytes -> diskBytes,
       StoreMetrics.ExpiredRows -> expiredRows
     ) ++ storage
     expiredRows = 0L
@@ -108,6 +116,7 @@ final class StoreMetrics {
     restoreNs = 0L
     restoreBytes = 0L
     theMemoryBytes = memoryBytes
+    theDiskBytes = diskBytes
     add()
     out
   }
@@ -145,6 +154,8 @@ object StoreMetrics {
     "Millpond: bytes of rows dropped from memory that the disk tier has")
   val MemoryBytes: StateStoreCustomMetric =
     SparkCompatibility.sizeMetric("millpondMemoryBytes", "Millpond: bytes of the memory tier")
+  val DiskBytes: StateStoreCustomMetric =
+    SparkCompatibility.sizeMetric("millpondDiskBytes", "Millpond: bytes of the disk tier")
   val ExpiredRows: StateStoreCustomMetric = StateStoreCustomSumMetric("millpondExpiredRows",
     "Millpond: rows that ended by their time to live")
   /** By their names in the agent's answers. */
@@ -181,6 +192,7 @@ object StoreMetrics {
     Spills,
     EvictedBytes,
     MemoryBytes,
+    DiskBytes,
     ExpiredRows
   ) ++ storage.values
 }

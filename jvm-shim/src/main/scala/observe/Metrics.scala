@@ -15,6 +15,7 @@ object Metrics {
     "stores" -> (() => Observed.stores.size.toDouble),
     "memory_used_bytes" -> (() => Observed.memory._1.toDouble),
     "memory_budget_bytes" -> (() => Observed.memory._2.toDouble),
+    "disk_used_bytes" -> (() => Observed.stores.map(_.diskBytes.toDouble).sum),
     "lookups_total" -> total(Counters.lookups),
     "disk_reads_total" -> total(Counters.diskReads),
     "evicted_bytes_total" -> total(Counters.evictedBytes),

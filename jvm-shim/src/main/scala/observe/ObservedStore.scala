@@ -13,8 +13,9 @@ trait ObservedStore {
   def name: String
   /** What is committed and in memory; -1 while nothing is loaded. */
   def version: Long
-  /** As the last batch left it. */
+  /** As the last batch left them. */
   def memoryBytes: Long
+  def diskBytes: Long
   /** Point reads since the store was opened, and those that went to the disk tier. */
   def lookups: Long
   def diskReads: Long

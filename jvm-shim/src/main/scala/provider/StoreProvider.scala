@@ -411,7 +411,7 @@ abstract class StoreProvider extends CompatibleProvider {
     StateStoreMetrics(
       engine.keyCount,
       memory,
-      engine.metrics.take(memory, Agent.takeSpentNs(), context.storageUse.take()),
+      engine.metrics.take(memory, engine.diskBytes, Agent.takeSpentNs(), context.storageUse.take()),
       Map(StoreMetrics.LastSnapshot.withNewId(id.partitionId, id.storeName) -> engine.synchronized(
         engine.snapshotVersion))
     )
