@@ -6,6 +6,7 @@ moto checks first, then writes. So the middleware lets in one writing request at
 
 from __future__ import annotations
 
+import itertools
 import socket
 import threading
 import time
@@ -99,6 +100,27 @@ class Fault:
 
 
 Chooser = Callable[[Request], Fault | None]
+
+RESET, ERROR, SLOW_DOWN = Fault(), Fault(500, "InternalError"), Fault(503, "SlowDown")
+LOST = Fault(applied=True)  # the server did it, and the connection broke before the answer
+LOST_500 = Fault(500, "InternalError", applied=True)
+
+
+def first(count: int, fault: Fault, *operations: str) -> Chooser:
+    """Let the first `count` requests of these operations meet the fault.
+
+    None named: all operations.
+    """
+    seen = itertools.count(1)
+
+    def choose(request: Request) -> Fault | None:
+        return (
+            fault
+            if (not operations or request.operation in operations) and next(seen) <= count
+            else None
+        )
+
+    return choose
 
 
 def environment(endpoint: str) -> dict[str, str]:
