@@ -263,3 +263,12 @@ class CheckpointBuilder:
     def changed(self, manifest: Manifest, **changes: object) -> Manifest:
         """Publish a manifest with some fields changed, and with a right seal."""
         return self.publish(replace(manifest, **changes))  # type: ignore[arg-type]
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    """Return the bytes of all files below a directory, by path."""
+    return {
+        path.relative_to(root).as_posix(): path.read_bytes()
+        for path in sorted(root.rglob("*"))
+        if path.is_file()
+    }

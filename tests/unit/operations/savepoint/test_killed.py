@@ -37,10 +37,10 @@ from millpond.operations.repartition import pipeline
 from millpond.operations.savepoint import export
 from millpond.rows.encode import encode_rows
 from millpond.storage import LocalStorage
-from tests.checkpoints import version_id
+from tests.checkpoints import tree, version_id
 from tests.examples import changelog_bytes
 from tests.row_checkpoints import KEY, RowsBuilder
-from tests.unit.operations.savepoint.test_savepoint import killed_at, tree
+from tests.unit.operations.savepoint.test_savepoint import killed_at
 
 KILLS = int(os.environ.get("MILLPOND_KILLS", "2"))
 _ROWS = 10_000  # rows of a store: they take a moment
