@@ -12,6 +12,12 @@ from integration.store_model import write_spark_metadata
 
 PARTITIONS = 4
 FAMILY_STORE = Schema("g string", "value binary", use_cf=True)  # as transformWithState opens it
+PLAIN = Schema("k string, n bigint", "v string")
+LISTS = Schema("k string, n bigint", "v string", multi=True)
+PREFIX = Schema("k string, n bigint", "v string", {"type": "prefix", "columns": 1})
+RANGE = Schema("n bigint, k string", "v string", {"type": "range", "ordinals": [0]})
+TIMES = Schema("k string, ts bigint not null", "v string", {"type": "ts_postfix"}, multi=True)
+FAMILIES = {"plain": PLAIN, "lists": LISTS, "prefix": PREFIX, "range": RANGE, "times": TIMES}
 
 
 def open_provider(
@@ -81,7 +87,7 @@ def open_small(harness: Harness, checkpoint: Path, budget: str) -> Provider:
     return harness.open(checkpoint / "state", provider_class=MILLPOND, schema=schema, conf=conf)
 
 
-def write(provider: Provider, version: int, families: Mapping[str, Schema]) -> Store:
+def write(provider: Provider, version: int, families: Mapping[str, Schema] = FAMILIES) -> Store:
     """Return the store at `version`. Create its families, as an operator does in every batch."""
     store = provider.store(version)
     for name, schema in families.items():
