@@ -22,6 +22,7 @@ from millpond.storage import Storage, open_storage
 from millpond.storage import hadoop as hadoop_module
 from millpond.storage.azure import AzureStorage
 from millpond.storage.azure_settings import azure_settings
+from millpond.storage.growing import begin_growing
 from millpond.storage.hadoop import HadoopStorage
 from millpond.storage.settings import storage_settings
 from millpond.testing.storage_contract import StorageContract
@@ -130,6 +131,17 @@ def test_a_large_file_goes_in_parts(
     server.fault = lambda method, name: None
     storage.put_file("a", str(tmp_path / "file"), if_absent=True)
     assert storage.read("a") == b"x" * 100
+
+
+def test_a_file_that_grows_is_sent_when_it_is_complete(
+    storage: Storage, server: AzureServer, tmp_path: Path
+) -> None:
+    """As the guide of real-time mode says. obstore cannot send a file's first block last."""
+    asked = len(server.requests)
+    assert (
+        begin_growing(storage, "state/0/0/1.changelog", str(tmp_path / "staged"), 1 << 20) is None
+    )
+    assert len(server.requests) == asked
 
 
 def test_many_deletions_are_one_request(storage: Storage, server: AzureServer) -> None:
