@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 
 from integration.depth import quick_first
-from integration.simulation.__main__ import run_seeds
+from integration.simulation.__main__ import carried_out, run_seeds
+from integration.simulation.jvm import Jvm, Message
 from integration.simulation.simulator import Outcome, Schedule, Simulator
 
 # The first seed, and the number of seeds. `make simulate` runs others.
@@ -64,6 +65,76 @@ def test_a_run_with_a_thousand_open_files_is_as_another(simulator: Simulator) ->
         another = Simulator()
         opened.callback(another.close)
         assert another.run(schedule) == expected
+
+
+class Deaf(Jvm):
+    """A JVM that does not hear one answer of the driver: both wait from then on."""
+
+    sent = 0
+    asked_for_threads = 0
+
+    def threads(self) -> str:
+        Deaf.asked_for_threads += 1
+        return super().threads()
+
+    def _send(self, message: Message) -> None:
+        self.sent += 1
+        if self.sent == 60:
+            self.silence_s = 0.5
+        else:
+            super()._send(message)
+
+
+class Counting(Simulator):
+    """A simulator whose first JVM is deaf. It counts its runs."""
+
+    runs = 0
+
+    def run(self, schedule: Schedule) -> Outcome:
+        self.runs += 1
+        if self._jvm is None and self.runs == 1:
+            self._jvm = Deaf(self.dir, self._jar)
+        return super().run(schedule)
+
+
+def test_a_jvm_that_stands_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the seed, the step, what was asked, the JVM's threads, and a schedule to replay."""
+    simulator = Counting()
+    try:
+        symptom, report = carried_out(simulator, Schedule.of_seed(7), shrink=True)
+    finally:
+        simulator.close()
+    assert symptom == "hang"
+    assert simulator.runs == 1, "each shorter schedule would stand as long"
+    assert Deaf.asked_for_threads == 1, "somebody waited for this JVM again"
+    assert report.startswith("seed 7 failed: the JVM said nothing for")
+    assert "in the step: -- do=" in report and "it was asked for: {" in report
+    assert '"main"' in report and "java.lang.Thread.State" in report
+    schedule = Schedule.from_json(report[report.index('{"seed"') :])
+    assert schedule.steps == Schedule.of_seed(7).steps and schedule.given
+    assert capsys.readouterr().err == "seed 7 failed: hang\n"
+
+
+class HangsWhenShorter(Simulator):
+    """A simulator that finds a row wrong, and hangs with any shorter schedule."""
+
+    runs = 0
+
+    def run(self, schedule: Schedule) -> Outcome:
+        self.runs += 1
+        is_whole = schedule.steps == Schedule.of_seed(schedule.seed).steps and self.runs < 3
+        return Outcome("wrong" if is_whole else "hang", "", [], {(1, 1): 1})
+
+
+def test_the_search_for_a_shorter_schedule_ends_with_the_first_that_hangs() -> None:
+    simulator = HangsWhenShorter()
+    try:
+        schedule = Schedule.of_seed(7)
+        shrunk = simulator.shrink(schedule, simulator.run(schedule))
+    finally:
+        simulator.close()
+    assert shrunk.steps == schedule.steps
+    assert simulator.runs == 3
 
 
 class Planted(Simulator):

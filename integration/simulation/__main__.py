@@ -14,24 +14,44 @@ import sys
 import threading
 import time
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 from integration.jvm import millpond_jar
 from integration.simulation.jvm import compile_simulation
-from integration.simulation.simulator import Outcome, Schedule, Simulator
+from integration.simulation.simulator import HANG, Outcome, Schedule, Simulator
 
 
 def _report(schedule: Schedule, outcome: Outcome, shrunk: Schedule | None) -> str:
-    lines = [f"seed {schedule.seed} failed: {outcome.details[:3000].rstrip()}"]
+    # what the threads of a JVM do is long
+    details = outcome.details if outcome.symptom == HANG else outcome.details[:3000]
+    lines = [f"seed {schedule.seed} failed: {details.rstrip()}"]
     lines.append(
         f"to run it again: make simulate SEEDS=1 FIRST={schedule.seed} SIMULATE_ARGS=--trace"
     )
     if shrunk is not None:
-        lines.append(
-            "the shortest schedule found that fails so (for"
-            f" --replay):\n{shrunk.to_json().rstrip()}"
-        )
+        what = "a schedule" if outcome.symptom == HANG else "the shortest schedule found"
+        lines.append(f"{what} that fails so (for --replay):\n{shrunk.to_json().rstrip()}")
     return "\n".join(lines)
+
+
+def carried_out(
+    simulator: Simulator, schedule: Schedule, *, shrink: bool
+) -> tuple[str | None, str]:
+    """Run a schedule. Return its symptom, or None, and what to print of it.
+
+    A hang is not shrunk: each shorter schedule would stand for minutes.
+    """
+    outcome = simulator.run(schedule)
+    if outcome.symptom is None:
+        return None, ""
+    print(f"seed {schedule.seed} failed: {outcome.symptom}", file=sys.stderr, flush=True)
+    shrunk = None
+    if outcome.symptom == HANG:
+        shrunk = replace(schedule, given=dict(outcome.made))
+    elif shrink:
+        shrunk = simulator.shrink(schedule, outcome)
+    return outcome.symptom, _report(schedule, outcome, shrunk)
 
 
 def work(first: int, count: int, stride: int, shrink: bool) -> None:
@@ -39,14 +59,8 @@ def work(first: int, count: int, stride: int, shrink: bool) -> None:
     simulator = Simulator()
     try:
         for seed in range(first, first + count, stride):
-            schedule = Schedule.of_seed(seed)
-            outcome = simulator.run(schedule)
-            report = ""
-            if outcome.symptom is not None:
-                report = _report(
-                    schedule, outcome, simulator.shrink(schedule, outcome) if shrink else None
-                )
-            print(json.dumps([seed, outcome.symptom, report]), flush=True)
+            symptom, report = carried_out(simulator, Schedule.of_seed(seed), shrink=shrink)
+            print(json.dumps([seed, symptom, report]), flush=True)
     finally:
         simulator.close()
 

@@ -17,6 +17,8 @@ from integration.jvm import REPO, compile_harness, compiled, java_command, millp
 
 SOURCES = REPO / "jvm-shim" / "src" / "simulation" / "scala"
 SILENCE_S = 120.0
+_THREADS_S = 30.0
+_THREADS_END = b"JNI global refs"
 _MAIN = "org.apache.spark.sql.millpond.testing.Simulation"
 
 
@@ -43,6 +45,9 @@ class Jvm:
     """A child JVM. One line goes out, one line comes in."""
 
     def __init__(self, work_dir: Path, jar: Path | None = None) -> None:
+        self.silence_s = SILENCE_S
+        self._asked: Message = {}
+        self._stands = False
         jar = jar or millpond_jar()
         assert jar is not None
         self.local_dir = work_dir / "local"
@@ -76,8 +81,13 @@ class Jvm:
         assert self._process.stdout is not None
         descriptor = self._process.stdout.fileno()
         while b"\n" not in self._buffer:
-            if not _says_something(descriptor, SILENCE_S):
-                raise Hang(self.threads())
+            if not _says_something(descriptor, self.silence_s):
+                self._stands = True
+                asked = json.dumps(self._asked)[:200]
+                raise Hang(
+                    f"the JVM said nothing for {self.silence_s:.0f} s\nit was asked for: {asked}\n"
+                    f"its threads:\n{self.threads()}"
+                )
             data = os.read(descriptor, 1 << 16)
             if not data:
                 raise RuntimeError(
@@ -98,9 +108,12 @@ class Jvm:
 
         `answer` answers all questions of the JVM that come before the result.
 
-        Raises: ProviderError.
+        Raises: ProviderError. Hang: at once, if the JVM has stood before.
         """
+        if self._stands:
+            raise Hang("the JVM stands")
         command = {"do": do, "x": owner, **arguments}
+        self._asked = command
         self._send(command)
         while True:
             message = self._receive()
@@ -127,12 +140,15 @@ class Jvm:
         return sorted(found)
 
     def threads(self) -> str:
-        """Return what the threads of the JVM do now."""
+        """Return what the threads of the JVM do now, as far as it tells within half a minute."""
         self._process.send_signal(signal.SIGQUIT)  # the JVM prints them to its stdout
         descriptor = self._process.stdout.fileno() if self._process.stdout is not None else -1
         text = b""
-        while _says_something(descriptor, 1.0):
-            text += os.read(descriptor, 1 << 16)
+        while _THREADS_END not in text and _says_something(descriptor, _THREADS_S):
+            data = os.read(descriptor, 1 << 16)
+            if not data:  # it has ended
+                break
+            text += data
         return text.decode(errors="replace")
 
     def stop(self) -> None:

@@ -25,6 +25,8 @@ from integration.simulation.world import World
 
 T = TypeVar("T")
 
+HANG = "hang"  # the symptom of a JVM that stands
+
 
 @dataclass(frozen=True)
 class Schedule:
@@ -115,12 +117,12 @@ class Simulator:
             trace = [] if world is None else [*world.trace]
             if isinstance(error, Wrong):
                 symptom, details = error.symptom, str(error)
+            elif isinstance(error, Hang):
+                what, _, rest = str(error).partition("\n")
+                step = next((line for line in reversed(trace) if line.startswith("-- ")), "none")
+                symptom, details = HANG, f"{what}\nin the step: {step}\n{rest}"
             else:
-                symptom = (
-                    "hang"
-                    if isinstance(error, Hang)
-                    else f"{type(error).__name__}: {str(error)[:80]}"
-                )
+                symptom = f"{type(error).__name__}: {str(error)[:80]}"
                 details = traceback.format_exc()
             self._clean(world)
             return Outcome(symptom, details, trace, choices.made)
@@ -152,7 +154,7 @@ class Simulator:
     def shrink(self, schedule: Schedule, outcome: Outcome, *, runs: int = 300) -> Schedule:
         """Return the shortest schedule found that fails with the same symptom.
 
-        Takes at most `runs` runs.
+        Takes at most `runs` runs, and ends with the first that hangs: each costs minutes.
         """
         best = replace(schedule, given=dict(outcome.made))
         left = runs
@@ -160,7 +162,12 @@ class Simulator:
         def fails(candidate: Schedule) -> bool:
             nonlocal left
             left -= 1
-            return left >= 0 and self.run(candidate).symptom == outcome.symptom
+            if left < 0:
+                return False
+            symptom = self.run(candidate).symptom
+            if symptom == HANG:
+                left = 0
+            return symptom == outcome.symptom
 
         if not fails(best):
             return schedule  # the failure depends on something other than the decisions
