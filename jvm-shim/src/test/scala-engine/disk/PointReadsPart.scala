@@ -136,7 +136,7 @@ private final class ReadTier(trial: Trial, dir: File) {
   }
 
   /** Scans from some keys on; sometimes the files become others while it is open. */
-  private def scan(): Unit = {
+  private def scan(changes: Boolean = true): Unit = {
     val rows = tier.iterator(readAhead = true)
     val before = state
     try {
@@ -156,7 +156,7 @@ private final class ReadTier(trial: Trial, dir: File) {
           left -= 1
         }
         if (left > 0) check(!rows.isValid, "a scan does not end")
-        if (chance(20)) {
+        if (changes && chance(20)) {
           trial.step("beside a scan")
           if (chance(30)) lookUp() else change()
         }
@@ -199,6 +199,12 @@ private final class ReadTier(trial: Trial, dir: File) {
       (0 until keyCount).foreach { n =>
         try verify(key(n))
         catch { case e: MillpondException => equal(e.kind, "SST_DAMAGED", "the error") }
+      }
+      // a scan reads the file itself, and meets its end
+      try scan(changes = false)
+      catch {
+        case e: MillpondException =>
+          check(Set("SST_DAMAGED", "LOCAL_FILES_LOST")(e.kind), s"the error of a scan: $e")
       }
     }
   }
