@@ -14,20 +14,20 @@ import pytest
 from integration.jvm import compile_parts, java_command, millpond_jar
 
 _MAIN = "org.apache.spark.sql.millpond.testing.Parts"
-# The number of seeds of each part in `make test`. The deep tests go on with four times as many.
+# The number of seeds of each part in `make test`. The deep tests go on with nine times as many.
 _SEEDS = {
-    "table": 400,
-    "arena": 100,
-    "sorted-index": 100,
-    "key-sort": 2500,
-    "block": 400,
-    "changelog": 150,
-    "disk-tier": 20,
-    "flush": 12,
-    "composed": 15,
-    "key-filter": 40,
-    "point-reads": 8,
-    "late-rows": 60,
+    "table": 200,
+    "arena": 50,
+    "sorted-index": 50,
+    "key-sort": 1250,
+    "block": 200,
+    "changelog": 75,
+    "disk-tier": 10,
+    "flush": 6,
+    "composed": 7,
+    "key-filter": 20,
+    "point-reads": 4,
+    "late-rows": 30,
 }
 
 
@@ -39,7 +39,7 @@ def test_part(part: str) -> None:
 @pytest.mark.deep
 @pytest.mark.parametrize("part", _SEEDS)
 def test_more_of_a_part(part: str) -> None:
-    _try(part, _SEEDS[part], 4 * _SEEDS[part])
+    _try(part, _SEEDS[part], 9 * _SEEDS[part])
 
 
 def _try(part: str, first: int, seeds: int) -> None:

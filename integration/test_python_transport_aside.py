@@ -123,6 +123,7 @@ def _interpreter(tmp_path: Path, *, without: tuple[str, ...] = ()) -> tuple[Path
 _SITE = Path(sysconfig.get_path("purelib"))
 
 
+@pytest.mark.deep
 def test_workers_without_millpond(tmp_path: Path) -> None:
     python, _ = _interpreter(tmp_path)
     found, aside, _ = _job(tmp_path, python=python)

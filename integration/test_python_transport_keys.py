@@ -20,7 +20,6 @@ from pyspark.sql import types as T
 
 from integration import python_state_cases
 from integration.cases import NO_EMPTY_BATCHES, Case, transform_with_state
-from integration.depth import deep
 from integration.jvm import IS_SPARK_4_2, ROCKSDB
 from integration.state_programs import Interpreter, Program, Variable, case, scripted
 from integration.state_values import shown
@@ -114,14 +113,10 @@ def _keyed(form: str, columns: tuple[Any, ...], time: str = "ProcessingTime") ->
 _LEGS = [Leg(files=3, fail_at=1), Leg(files=3), Leg(files=5)]
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("form", "columns"),
-    [
-        ("row", ("k", "deep")),
-        deep(("pandas", ("k", "deep"))),
-        deep(("row", ("p",))),
-        deep(("pandas", ("p",))),
-    ],
+    [(form, columns) for columns in (("k", "deep"), ("p",)) for form in ("row", "pandas")],
     ids=lambda of: of if isinstance(of, str) else "-".join(of),
 )
 def test_nested_keys(

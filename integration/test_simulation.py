@@ -55,6 +55,7 @@ def test_a_replay_is_exact(simulator: Simulator) -> None:
         assert simulator.run(Schedule.from_json(given.to_json())) == first, seed
 
 
+@pytest.mark.deep
 def test_a_run_with_a_thousand_open_files_is_as_another(simulator: Simulator) -> None:
     """Other tests of this process may leave many open. `select` fails beyond 1,024."""
     schedule = Schedule.of_seed(1)
@@ -97,6 +98,7 @@ class Counting(Simulator):
         return super().run(schedule)
 
 
+@pytest.mark.deep
 def test_a_jvm_that_stands_is_told_at_once(capsys: pytest.CaptureFixture[str]) -> None:
     """With the seed, the step, what was asked, the JVM's threads, and a schedule to replay."""
     simulator = Counting()
@@ -126,6 +128,7 @@ class HangsWhenShorter(Simulator):
         return Outcome("wrong" if is_whole else "hang", "", [], {(1, 1): 1})
 
 
+@pytest.mark.deep
 def test_the_search_for_a_shorter_schedule_ends_with_the_first_that_hangs() -> None:
     simulator = HangsWhenShorter()
     try:

@@ -319,6 +319,7 @@ def test_make_help_lists_what_the_readme_promises() -> None:
         "bench",
         "bench-balance",
         "bench-disk",
+        "bench-large",
         "bench-latency",
         "bench-latency-flink",
         "bench-nexmark",
