@@ -51,6 +51,15 @@ class Contender:
         """
         return int(2048 + (1024 * scale if self.on_heap else 0))
 
+    def bounded(self, mib: float) -> dict[str, str]:
+        """Return the options that bound its memory for the state of all stores."""
+        if self.ours:
+            return {f"{_STATE}millpond.memory.budget": str(int(mib * 2**20))}
+        return {
+            f"{_STATE}rocksdb.boundedMemoryUsage": "true",
+            f"{_STATE}rocksdb.maxMemoryUsageMB": str(max(1, round(mib))),
+        }
+
 
 def _provider(class_name: str) -> dict[str, str]:
     return {_STATE + "providerClass": class_name}

@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import argparse
 import shutil
-import subprocess
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import median
@@ -23,27 +21,16 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from benchmarks import bench_contenders, bench_env
 from benchmarks.bench_contenders import BASELINE, OURS, Contender
-from benchmarks.bench_env import BenchError, bytes_below, run_program
+from benchmarks.bench_env import bytes_below, run_program
 from benchmarks.bench_extracts import percentile
-from benchmarks.bench_process import run_spec
+from benchmarks.bench_process import millpond, run_spec
 from benchmarks.bench_query import session_conf
 from benchmarks.bench_report import figure, table
 
-_STATE = "spark.sql.streaming.stateStore."
 _ROW_BYTES = 104
 _MIB = 1 << 20
 _HEAP_MIB = 2048
 _PARTS = 6  # that the updates are told in
-
-
-def conf_of(contender: Contender, budget_mib: float) -> dict[str, str]:
-    """Return the setting of a contender that bounds its memory for state."""
-    if contender.ours:
-        return {f"{_STATE}millpond.memory.budget": str(int(budget_mib * _MIB))}
-    return {
-        f"{_STATE}rocksdb.boundedMemoryUsage": "true",
-        f"{_STATE}rocksdb.maxMemoryUsageMB": str(max(1, round(budget_mib))),
-    }
 
 
 def parts(raw: Mapping[str, Any], count: int = _PARTS) -> list[list[dict[str, Any]]]:
@@ -98,20 +85,10 @@ def markdown(results: Mapping[str, Any]) -> str:
     return "\n".join(said)
 
 
-def _command(*arguments: str) -> float:
-    """Run a command of Millpond, and return its seconds. Raises: BenchError."""
-    begin = time.monotonic()
-    command = [sys.executable, "-m", "millpond.cli.main", *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise BenchError(f"{' '.join(arguments)}: {done.stderr}")
-    return time.monotonic() - begin
-
-
 def _measure(contender: Contender, given: argparse.Namespace, work: Path) -> dict[str, Any]:
     jar = bench_env.millpond_jar(None) if contender.ours else None
     conf = session_conf(
-        contender, conf_of(contender, given.budget_mib), work_dir=work, heap_mib=_HEAP_MIB, jar=jar
+        contender, contender.bounded(given.budget_mib), work_dir=work, heap_mib=_HEAP_MIB, jar=jar
     )
     checkpoint = work / "query"
     spec = {
@@ -147,10 +124,10 @@ def _measure(contender: Contender, given: argparse.Namespace, work: Path) -> dic
     if contender.ours:
         shutil.rmtree(checkpoint / "millpond" / "running", ignore_errors=True)  # it was killed
         saved = str(work / "savepoint")
-        afterwards["savepoint, s"] = _command("savepoint", "create", str(checkpoint), saved)
-        afterwards["rescale from 4 to 8, s"] = _command(
+        afterwards["savepoint, s"] = millpond("savepoint", "create", str(checkpoint), saved)[0]
+        afterwards["rescale from 4 to 8, s"] = millpond(
             "rescale", str(checkpoint), "--partitions", "8", "--skip-uncommitted"
-        )
+        )[0]
         spec["partitions"] = 8
         again = run("restore")
         afterwards["start to the first batch after the rescale, s"] = again["first_batch_s"]

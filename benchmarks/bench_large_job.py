@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.bench_query import batch, open_session
+from integration.processes import below
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -91,7 +92,7 @@ class Samples(threading.Thread):
 
     def _sample(self) -> dict[str, Any]:
         taken = {"resident_bytes": 0, "written_bytes": 0}
-        for process in _family(os.getpid()):
+        for process in (os.getpid(), *(child.pid for child in below(os.getpid()))):
             with contextlib.suppress(OSError):  # it has ended
                 pages = int(Path(f"/proc/{process}/statm").read_text().split()[1])
                 taken["resident_bytes"] += pages * os.sysconf("SC_PAGE_SIZE")
@@ -99,15 +100,6 @@ class Samples(threading.Thread):
                 taken["written_bytes"] += int(io[io.index("write_bytes:") + 1])
         held = {name: _held(folder) for name, folder in self._folders.items()}
         return {"second": time.time(), **taken, **held}
-
-
-def _family(pid: int) -> list[int]:
-    found = [pid]
-    for one in found:
-        with contextlib.suppress(OSError):
-            for thread in Path(f"/proc/{one}/task").iterdir():
-                found += map(int, (thread / "children").read_text().split())
-    return found
 
 
 def _held(folder: Path) -> int:

@@ -66,10 +66,9 @@ def _conf(contender: Contender, work: Path, plan: Plan, budget_mib: int | None) 
     conf = session_conf(contender, {}, work_dir=work, heap_mib=heap_mib, jar=jar)
     if contender.ours:
         # By default a third of the heap, which the state of these queries may exceed.
-        conf[_STATE + "millpond.memory.budget"] = f"{budget_mib or 8192}m"
+        conf |= contender.bounded(budget_mib or 8192)
     elif budget_mib is not None:
-        conf[_STATE + "rocksdb.boundedMemoryUsage"] = "true"
-        conf[_STATE + "rocksdb.maxMemoryUsageMB"] = str(budget_mib)
+        conf |= contender.bounded(budget_mib)
     classes = bench_env.compile_store_bench(_CACHE)
     path = [str(classes), conf.get("spark.driver.extraClassPath", "")]
     return conf | {

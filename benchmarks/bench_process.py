@@ -110,6 +110,20 @@ def run_spec(
     return measured
 
 
+def millpond(*arguments: str) -> tuple[float, str]:
+    """Run a command of Millpond, as a user does. Return its seconds, and what it printed.
+
+    Raises: BenchError: it failed.
+    """
+    begin = time.monotonic()
+    command = [sys.executable, "-m", "millpond.cli.main", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    seconds = time.monotonic() - begin
+    if done.returncode != 0:
+        raise BenchError(f"millpond {arguments[0]}: {done.stderr}")
+    return seconds, done.stdout
+
+
 def _end_family(process: subprocess.Popen[bytes]) -> None:
     """Kill the rest of a process's session, and wait for its end: the next measure runs alone.
 

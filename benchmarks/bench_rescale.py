@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import sys
 import time
 from dataclasses import asdict, dataclass
@@ -20,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.bench_contenders import BASELINE, OURS, Contender
 from benchmarks.bench_env import bytes_below
-from benchmarks.bench_process import run_spec
+from benchmarks.bench_process import millpond, run_spec
 from benchmarks.bench_query import open_session, session_conf
 
 if TYPE_CHECKING:
@@ -119,24 +118,12 @@ def _build(spark: SparkSession, checkpoint: Path, partitions: int, what: Sizes) 
 
 def _ours(checkpoint: Path, partitions: int) -> dict[str, Any]:
     """Rescale in a process of its own, as a user does."""
-    command = [
-        sys.executable,
-        "-m",
-        "millpond.cli.main",
-        "rescale",
-        str(checkpoint),
-        "--partitions",
-        str(partitions),
-    ]
-    begin = time.monotonic()
-    done = subprocess.run([*command, "--json"], capture_output=True, text=True)
-    process_ms = (time.monotonic() - begin) * 1000
-    if done.returncode != 0:
-        raise RuntimeError(f"millpond rescale: {done.stderr}")
-    report = json.loads(done.stdout)
+    given = ("rescale", str(checkpoint), "--partitions", str(partitions), "--json")
+    seconds, said = millpond(*given)
+    report = json.loads(said)
     return {
         "work_ms": report["seconds"] * 1000,
-        "process_ms": process_ms,
+        "process_ms": seconds * 1000,
         "written_bytes": report["written_bytes"],
         "way": report["way"],
     }

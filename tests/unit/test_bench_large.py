@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.bench_contenders import BASELINE, CONTENDERS, OURS
-from benchmarks.bench_large import conf_of, markdown, parts, written_share
+from benchmarks.bench_large import markdown, parts, written_share
 
 MIB = 1 << 20
 
@@ -52,6 +52,6 @@ def test_a_line_has_the_pace_and_the_most_that_was_taken() -> None:
 
 
 def test_each_store_gets_the_same_memory() -> None:
-    (budget,) = conf_of(CONTENDERS[OURS], 512).values()
+    (budget,) = CONTENDERS[OURS].bounded(512).values()
     assert budget == str(512 * MIB)
-    assert list(conf_of(CONTENDERS[BASELINE], 512).values()) == ["true", "512"]
+    assert list(CONTENDERS[BASELINE].bounded(512).values()) == ["true", "512"]
