@@ -7,7 +7,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +93,16 @@ class RealTimeJob:
             for file in folder.glob("*")
             for line in file.read_text().splitlines()
         ]
+
+
+@contextmanager
+def with_either_store(work: Path) -> Iterator[dict[str, RealTimeJob]]:
+    """Run one process with Millpond, one with Spark's RocksDB store."""
+    with (
+        RealTimeJob(work / "millpond") as ours,
+        RealTimeJob(work / "rocksdb", provider="rocksdb") as theirs,
+    ):
+        yield {"millpond": ours, "rocksdb": theirs}
 
 
 def latest(rows: Sequence[str]) -> dict[str, str]:

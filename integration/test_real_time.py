@@ -15,7 +15,7 @@ from integration.depth import deep
 from integration.harness import EVERYTHING, providers_to_test
 from integration.jvm import IS_SPARK_4_2, MILLPOND, ROCKSDB
 from integration.processes import wait_until
-from integration.real_time import RealTimeJob, RefusedError
+from integration.real_time import RealTimeJob, RefusedError, with_either_store
 from integration.real_time_job import REFUSED, RUNS
 from millpond import checkpoint, savepoint
 
@@ -52,13 +52,8 @@ def _counted(rows: list[str]) -> list[str]:
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RealTimeJob]]:
-    """One process with Millpond, one with Spark's RocksDB store."""
-    work = tmp_path_factory.mktemp("real-time")
-    with (
-        RealTimeJob(work / "millpond") as ours,
-        RealTimeJob(work / "rocksdb", provider="rocksdb") as theirs,
-    ):
-        yield {"millpond": ours, "rocksdb": theirs}
+    with with_either_store(tmp_path_factory.mktemp("real-time")) as both:
+        yield both
 
 
 # A timer fires when its batch ends, or when the clock says so.

@@ -10,7 +10,7 @@ import pytest
 from integration.harness import providers_to_test
 from integration.jvm import IS_SPARK_4_2, MILLPOND
 from integration.processes import wait_until
-from integration.real_time import RealTimeJob
+from integration.real_time import RealTimeJob, with_either_store
 
 pytestmark = [
     pytest.mark.spark,
@@ -26,13 +26,8 @@ _START_S = 1_700_000_000
 
 @pytest.fixture(scope="module")
 def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RealTimeJob]]:
-    """One process with Millpond, one with Spark's RocksDB store."""
-    work = tmp_path_factory.mktemp("real-time-metrics")
-    with (
-        RealTimeJob(work / "millpond") as ours,
-        RealTimeJob(work / "rocksdb", provider="rocksdb") as theirs,
-    ):
-        yield {"millpond": ours, "rocksdb": theirs}
+    with with_either_store(tmp_path_factory.mktemp("real-time-metrics")) as both:
+        yield both
 
 
 def _rows(at_s: int) -> list[str]:

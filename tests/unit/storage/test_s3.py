@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import itertools
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -33,26 +33,7 @@ from tests.s3_server import (
     Request,
     S3Server,
     first,
-    s3_server,
 )
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with s3_server() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def bucket(server: S3Server) -> str:
-    return server.bucket()
-
-
-@pytest.fixture(scope="module")
-def client(server: S3Server, bucket: str) -> S3Client:
-    """All tests share one client: a new one takes a tenth of a second."""
-    return S3Client(bucket, server.settings().s3)
-
 
 _prefixes = itertools.count()
 Make = Callable[..., S3Storage]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +19,12 @@ from millpond.storage.s3 import S3Storage
 from millpond.storage.s3_client import S3Client
 from millpond.storage.s3_growing import S3GrowingPut
 from millpond.storage.split import SplitStorage
-from tests.s3_server import Fault, Request, S3Server, s3_server
+from tests.s3_server import Fault, Request, S3Server
 
 PART = 1000  # S3's least is 5 MiB; moto was told otherwise
 LEAST = 3000  # bytes of a file that is sent before it is complete
 KEY = "state/0/0/1_0123456789abcdef.changelog"
 _prefixes = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with s3_server() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def client(server: S3Server) -> S3Client:
-    return S3Client(server.bucket(), server.settings().s3)
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -20,25 +19,7 @@ from millpond.storage import open_storage
 from millpond.storage.s3 import S3Storage
 from millpond.storage.s3_client import S3Client
 from millpond.storage.settings import S3Credentials, Secret
-from tests.s3_server import HADOOP, SLOW_DOWN, Fault, S3Server, first, s3_server
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[S3Server]:
-    with s3_server() as running:
-        yield running
-
-
-@pytest.fixture(scope="module")
-def bucket(server: S3Server) -> str:
-    return server.bucket()
-
-
-@pytest.fixture(scope="module")
-def client(server: S3Server, bucket: str) -> S3Client:
-    """All tests share one client: a new one takes a tenth of a second."""
-    return S3Client(bucket, server.settings().s3)
-
+from tests.s3_server import HADOOP, SLOW_DOWN, Fault, S3Server, first
 
 _prefixes = itertools.count()
 

@@ -26,20 +26,6 @@ from tests.examples import changelog_bytes
 P0, P1 = StoreId(0, 0), StoreId(0, 1)
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["checkpoint-format-1", "checkpoint-format-2"])
-def template(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> CheckpointBuilder:
-    return CheckpointBuilder(
-        tmp_path_factory.mktemp("template"), spark_format=request.param
-    ).build()
-
-
-@pytest.fixture
-def built(template: CheckpointBuilder, tmp_path: Path) -> CheckpointBuilder:
-    return template.copy_to(tmp_path / "check point")
-
-
 def changelog_key(built: CheckpointBuilder, store: StoreId, version: int) -> str:
     return layout.changelog_key(
         store, VersionId(version, version_id(store, version)), built.spark_format
