@@ -27,6 +27,7 @@ _SEEDS = {
     "composed": 7,
     "key-filter": 20,
     "point-reads": 4,
+    "rest": 6,
     "late-rows": 30,
 }
 

@@ -47,6 +47,7 @@ def setting_of(seed: int) -> Setting:
         struck=struck,
         waiting_rows=chance.choice((1, 2, 5, 16384)),
         room_bytes=chance.choice((0, 4096)),
+        passes=chance.choice((0, 0, 1)),
     )
 
 

@@ -38,6 +38,7 @@ class Setting:
     gather_bytes: int = 200
     waiting_rows: int = 16384  # a batch with so many changes writes its changelog while it runs
     room_bytes: int = 4096  # for the header of such a changelog
+    passes: int = 1  # of maintenance without a use, until a store closes its RocksDB
     struck: str = ""  # things go wrong only at seams that begin so; "": everywhere
 
     @property

@@ -41,6 +41,7 @@ class World(Director):
             "segment": 2000,
             "log.waiting": setting.waiting_rows,
             "changelog.room": setting.room_bytes,
+            "disk.passes": setting.passes,
         }
         self.command(
             "begin", seed=seed, stretches=stretches, failing=[prefix for prefix, _ in FAULTS]

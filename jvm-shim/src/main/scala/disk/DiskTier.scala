@@ -53,23 +53,17 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
   private val reading = new ReadOptions()
   private val readingAhead = new ReadOptions().setFillCache(false).setReadaheadSize(2L << 20)
   private val compaction = new CompactRangeOptions()
-  private val db =
-    try {
-      Seams.at("disk.open")
-      if (readOnly) RocksDB.openReadOnly(options, dir.getPath)
-      else RocksDB.open(options, dir.getPath)
-    } catch {
-      case e: RocksDBException =>
-        freeOptions(); throw DiskTier.failure(s"the local RocksDB $dir cannot be opened", e)
-      case e: MillpondException => freeOptions(); throw e
-    }
-  private val points = new PointReads(dir, db, config.maps)
+  private val rocks =
+    try new LocalRocks(dir, options, readOnly)
+    catch { case e: MillpondException => freeOptions(); throw e }
+  private val points = new PointReads(dir, rocks, config.maps)
   private val filter = new TierFilter
   /** What helps `get`. */
   val lookup = new TierLookup(points, filter,
     budget => filter.begin(iterator(readAhead = true), estimatedKeys, budget))
   private val compacting = new StoreLock
   @volatile private var closing = false
+  @volatile private var isOnDisk = true // all that was deleted
   private val idle = new AtomicReference[RocksIterator]
   private var value = new Array[Byte](1024)
   // after a rescale: databases of other partitions that still have rows of this tier; and those
@@ -143,7 +137,7 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
     }
   }
 
-  private def getOwn(key: Array[Byte], length: Int): Int =
+  private def getOwn(key: Array[Byte], length: Int): Int = rocks.use { db =>
     try {
       hasRead = true
       var n = db.get(reading, key, 0, length, value, 0, value.length)
@@ -156,11 +150,12 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
       case e: RocksDBException =>
         throw DiskTier.failure(s"reading the local RocksDB $dir failed", e)
     }
+  }
 
   /** The value of a physical key, or null. For the one thread that flushes, once
     * there are no sources. */
   def read(key: Array[Byte]): Array[Byte] =
-    try db.get(reading, key)
+    try rocks.use(_.get(reading, key))
     catch {
       case e: RocksDBException =>
         throw DiskTier.failure(s"reading the local RocksDB $dir failed", e)
@@ -178,26 +173,35 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
   private def ownIterator(readAhead: Boolean): DiskScan =
     if (readAhead)
       points.scan() match {
-        case null => new RocksScan(db.newIterator(readingAhead), _.close())
+        case null => new RocksScan(begun(readingAhead), ended)
         case scan => scan
       }
     // RocksDB does not refresh such iterators
-    else if (readOnly) new RocksScan(db.newIterator(reading), _.close())
+    else if (readOnly) new RocksScan(begun(reading), ended)
     else {
       val it = idle.getAndSet(null)
-      if (it == null) new RocksScan(db.newIterator(reading), putBack)
+      if (it == null) new RocksScan(begun(reading), putBack)
       else
         try { it.refresh(); new RocksScan(it, putBack) }
         catch {
           case e: RocksDBException =>
-            it.close()
+            ended(it)
             throw DiskTier.failure(s"scanning the local RocksDB $dir failed", e)
         }
     }
 
-  private def putBack(it: RocksIterator): Unit = if (!idle.compareAndSet(null, it)) it.close()
+  /** An iterator, which uses the database until it has ended. */
+  private def begun(read: ReadOptions): RocksIterator = {
+    val db = rocks.open()
+    var made: RocksIterator = null
+    try { made = db.newIterator(read); made }
+    finally if (made == null) rocks.release()
+  }
+
+  private def ended(it: RocksIterator): Unit = { it.close(); rocks.release() }
+  private def putBack(it: RocksIterator): Unit = if (!idle.compareAndSet(null, it)) ended(it)
   /** An idle iterator would keep files that compaction replaced. */
-  private def dropIdle(): Unit = { val it = idle.getAndSet(null); if (it != null) it.close() }
+  private def dropIdle(): Unit = { val it = idle.getAndSet(null); if (it != null) ended(it) }
 
   /** A writer of one sorted file with this tier's table format. */
   def sstWriter(file: File): SstWriter = new SstWriter(options, file, filter)
@@ -216,7 +220,7 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
     val ingesting = new IngestExternalFileOptions(true, true, true, true).setWriteGlobalSeqno(false)
     try {
       Seams.at("disk.ingest")
-      db.ingestExternalFile(java.util.Collections.singletonList(file.getPath), ingesting)
+      rocks.use(_.ingestExternalFile(java.util.Collections.singletonList(file.getPath), ingesting))
       Seams.at("disk.ingested")
       done = true
       filter.judge(estimatedKeys)
@@ -232,7 +236,7 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
   /** Delete all rows in the half-open ranges of keys. A file that lies wholly in one
     * range goes at once. */
   def deleteRanges(
-      ranges: Seq[(Array[Byte], Array[Byte])]): Unit = if (ranges.nonEmpty) writing { write =>
+      ranges: Seq[(Array[Byte], Array[Byte])]): Unit = if (ranges.nonEmpty) writing { (db, write) =>
     // one call for all ranges: each call writes RocksDB's manifest
     db.deleteFilesInRanges(db.getDefaultColumnFamily,
       ranges.flatMap { case (from, until) => Seq(from, until) }.asJava, false)
@@ -241,18 +245,20 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
 
   /** Delete the rows with these keys, which may come from a scan of this tier. */
   def deleteRows(keys: Iterator[Array[Byte]]): Unit =
-    writing(write => keys.foreach(db.delete(write, _)))
+    writing((db, write) => keys.foreach(db.delete(write, _)))
 
-  private def writing(work: WriteOptions => Unit): Unit = {
+  private def writing(work: (RocksDB, WriteOptions) => Unit): Unit = rocks.use { db =>
     dropIdle()
     points.changed()
     val write = new WriteOptions().setDisableWAL(true)
     val flush = new FlushOptions().setWaitForFlush(true)
     try {
       Seams.at("disk.delete")
-      work(write)
+      isOnDisk = false
+      work(db, write)
       Seams.at("disk.deleted")
       db.flush(flush)
+      isOnDisk = true
     } catch {
       case e: RocksDBException =>
         throw DiskTier.failure(s"deleting from the local RocksDB $dir failed", e)
@@ -265,7 +271,7 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
     Seams.at("disk.compact")
     compacting.during {
       if (closing) throw MillpondError.storeClosed(dir.getPath)
-      try db.compactRange(db.getDefaultColumnFamily, null, null, compaction)
+      try rocks.use(db => db.compactRange(db.getDefaultColumnFamily, null, null, compaction))
       catch {
         case e: RocksDBException =>
           if (closing) throw MillpondError.storeClosed(dir.getPath)
@@ -275,20 +281,28 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
   }
 
   def estimatedKeys: Long =
-    db.getLongProperty("rocksdb.estimate-num-keys") + sources.iterator.map(_.tier.estimatedKeys).sum
+    rocks.estimatedKeys + sources.iterator.map(_.tier.estimatedKeys).sum
 
   /** The space of sorted files on the local disk, with those that RocksDB has replaced and that are
     * still mapped. Callers hold the store's monitor. */
-  def localBytes: Long = db.getLongProperty("rocksdb.live-sst-files-size") + points.replacedBytes +
+  def localBytes: Long = rocks.bytes + points.replacedBytes +
     sources.iterator.map(_.tier.localBytes).sum
 
   /** Whether nothing was ever ingested. */
-  def isEmpty: Boolean = db.getLiveFilesMetaData.isEmpty
+  def isEmpty: Boolean = rocks.files.isEmpty
+
+  /** A pass of maintenance: a tier that nobody used since the one before closes its RocksDB, until
+    * somebody needs it. Runs beside everything else. */
+  def rest(): Unit = {
+    Seams.at("tier.rest")
+    // not beside `close`, after which no iterator may be closed
+    compacting.ifFree(if (!closing && isOnDisk && !hasSources) { dropIdle(); rocks.rest() })
+  }
 
   /** Make a RocksDB checkpoint in `target`, which must not exist. Returns its files, as
     * `publish_snapshot` wants them. */
-  def snapshotTo(target: File): ArrayNode = {
-    val before = db.getLiveFilesMetaData.asScala
+  def snapshotTo(target: File): ArrayNode = rocks.use { db =>
+    val before = rocks.files
     val checkpoint = Checkpoint.create(db)
     try { Seams.at("disk.snapshot"); checkpoint.createCheckpoint(target.getPath) }
     catch {
@@ -297,7 +311,7 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
     // a compaction may end between the two lists: names are never reused, so their union describes
     // every file of the checkpoint
     val known =
-      (before ++ db.getLiveFilesMetaData.asScala).map(f => f.fileName.stripPrefix("/") -> f).toMap
+      (before ++ rocks.files).map(f => f.fileName.stripPrefix("/") -> f).toMap
     val files = Json.obj().putArray("files")
     target.list.filter(_.endsWith(".sst")).sorted.foreach { name =>
       val f = known.getOrElse(name,
@@ -338,7 +352,7 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
       sources.foreach(_.close())
       sources = Array.empty
       dropIdle()
-      db.close()
+      rocks.close()
       freeOptions()
     }
   }

@@ -4,7 +4,6 @@ import java.io.File
 import java.util.concurrent.atomic.AtomicLong
 
 import scala.collection.mutable
-import scala.jdk.CollectionConverters._
 
 import org.rocksdb.{LiveFileMetaData, RocksDB}
 
@@ -23,7 +22,7 @@ import org.apache.spark.sql.millpond.memory.{Bytes, MemoryBudget}
   * thread that flushes.
   *
   * @param maps whether files may be mapped into memory; if not, it always stands aside */
-private[millpond] final class PointReads(dir: File, db: => RocksDB, maps: Boolean) {
+private[millpond] final class PointReads(dir: File, rocks: LocalRocks, maps: Boolean) {
   import PointReads._
 
   @volatile private var view: Array[SortedRun] = null // from the newest
@@ -87,14 +86,16 @@ private[millpond] final class PointReads(dir: File, db: => RocksDB, maps: Boolea
 
   /** Begin to look through the files that are not known yet. Returns false, and stands aside, if
     * there is no room. */
-  def begin(memory: MemoryBudget): Boolean = synchronized {
+  def begin(memory: MemoryBudget): Boolean = rocks.use(begin(_, memory))
+
+  private def begin(db: RocksDB, memory: MemoryBudget): Boolean = synchronized {
     freeRetired()
     budget = memory
     val share = memory.fairShareBytes
     // none of the files may go while they are opened
     db.disableFileDeletions()
     try {
-      val live = db.getLiveFilesMetaData.asScala.toVector
+      val live = rocks.files
       if (bytesFor(live) > share / ShareWhenBuilt || live.exists(_.size > Int.MaxValue)) refuse()
       else {
         val next = new Building
@@ -261,7 +262,7 @@ private[millpond] final class PointReads(dir: File, db: => RocksDB, maps: Boolea
 
   /** See whether RocksDB has replaced files. */
   def judge(): Unit = synchronized(if (view != null || refused) {
-    val files = db.getLiveFilesMetaData.asScala
+    val files = rocks.files
     refused = budget != null && bytesFor(files) > budget.fairShareBytes / ShareWhenBuilt
     // more stores have opened: each has a smaller share
     if (view != null && used.get > budget.fairShareBytes * MostOfShare / 4) { end(); retire() }
@@ -276,12 +277,12 @@ private[millpond] final class PointReads(dir: File, db: => RocksDB, maps: Boolea
 
   /** Bytes of files that RocksDB has replaced and whose space this holds. */
   private[disk] def replacedBytes: Long = synchronized {
-    val now = (view, retired.size, db.getLongProperty("rocksdb.current-super-version-number"))
+    val now = (view, retired.size, rocks.change)
     if (replacedIn != now) {
       val held = (if (view == null) Iterator.empty else allOf(view)) ++ retired
       replaced = if (held.isEmpty) 0L
       else {
-        val there = db.getLiveFilesMetaData.asScala.iterator.map(_.fileName)
+        val there = rocks.files.iterator.map(_.fileName)
           .flatMap(name => names.get(name).orElse(MappedSst.identityOf(named(name)))).toSet
         held.filterNot(f => there(f.sst.identity)).map(_.sst.bytes).sum
       }
@@ -321,7 +322,7 @@ private[millpond] final class PointReads(dir: File, db: => RocksDB, maps: Boolea
       val pinned = allOf(now).toVector
       // in the folder they have RocksDB's names
       if (!pinned.map(_.sst.identity).forall(names.values.toSet))
-        db.getLiveFilesMetaData.asScala.foreach(f => identify(f.fileName))
+        rocks.files.foreach(f => identify(f.fileName))
       val files = names.map { case (name, identity) => identity -> named(name) }
       pinned.foreach(_.scans += 1)
       new MappedScan(now.map(new SstCursor(_, file => files.get(file.sst.identity).orNull)),

@@ -160,7 +160,7 @@ private[engine] final class Ages(engine: StoreEngine) {
     val table = f.table
     val byAge = new ByAge
     val cursor = if (table.complete) null
-    else new DiskCursor(engine.disk.iterator(readAhead = true), f, -1, KeyRange.Whole)
+    else new DiskCursor(engine.diskRows(readAhead = true), f, -1, KeyRange.Whole)
     table.beginScan()
     try {
       val records = table.all()

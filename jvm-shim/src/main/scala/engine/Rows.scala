@@ -230,7 +230,7 @@ private[millpond] final class Rows(engine: StoreEngine) {
   def erase(f: Family): Unit = {
     val table = f.table
     val cursor = if (table.complete) null
-    else new DiskCursor(engine.disk.iterator(readAhead = true), f, -1, KeyRange.Whole)
+    else new DiskCursor(engine.diskRows(readAhead = true), f, -1, KeyRange.Whole)
     def erase(
         base: AnyRef, offset: Long, length: Int, hash: Int, found: Long, slot: => Int): Unit = {
       val rowSlot = if (found == 0L) slot else table.slotOf(found)

@@ -80,7 +80,7 @@ private[millpond] final class Scans(engine: StoreEngine) {
     try {
       val ofMemory = records
       val ofDisk = if (f.table.complete) null
-      else new DiskCursor(engine.disk.iterator(readAhead = range eq KeyRange.Whole), f, slot, range)
+      else new DiskCursor(engine.diskRows(readAhead = range eq KeyRange.Whole), f, slot, range)
       val scan = new Scan(engine, session, f, ofMemory, epoch, ofDisk,
         ordered || (f.table.isSorted && slot >= 0), range, each)
       add(scan)

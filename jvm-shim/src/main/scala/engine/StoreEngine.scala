@@ -4,7 +4,7 @@ import org.apache.spark.internal.Logging
 import org.apache.spark.sql.execution.streaming.state.StateStoreErrors
 import org.apache.spark.sql.millpond.base.{MillpondError, MillpondException, Seams, StoreLock}
 import org.apache.spark.sql.millpond.changelog.PendingChangelog
-import org.apache.spark.sql.millpond.disk.DiskTier
+import org.apache.spark.sql.millpond.disk.{DiskScan, DiskTier}
 import org.apache.spark.sql.millpond.rows.{Family, StoreLayout}
 
 /** The state of one store at one version, the changes of the running micro-batch, and both tiers.
@@ -214,6 +214,11 @@ final class StoreEngine(val context: StoreContext, follows: Boolean = false) ext
     e
   }
 
+  /** The rows of the disk tier. Callers hold the monitor. */
+  private[engine] def diskRows(readAhead: Boolean): DiskScan =
+    try disk.iterator(readAhead)
+    catch { case e: MillpondException => throw distrust(e) }
+
   /** Whether a scan or the warm-up reads the disk tier row by row. Callers hold the monitor. */
   private def isRead: Boolean = scans.nonEmpty || warmUp.isReading
 
@@ -350,9 +355,13 @@ final class StoreEngine(val context: StoreContext, follows: Boolean = false) ext
   }
 
   /** Maintenance is about to collect, here or on another executor. */
-  private[millpond] def keepYoung(): Unit = synchronized {
-    batchLog.keepYoung()
-    lookupFill.refresh()
+  private[millpond] def keepYoung(): Unit = {
+    val unused = synchronized {
+      batchLog.keepYoung()
+      lookupFill.refresh()
+      tier.disk
+    }
+    if (unused != null) unused.rest()
   }
 
   /** Take back what the running batch wrote. */

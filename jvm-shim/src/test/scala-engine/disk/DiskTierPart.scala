@@ -19,6 +19,7 @@ object DiskTierPart extends Part {
   override val name = "disk-tier"
   override def fault(point: String): Option[Throwable] = Trial.diskFull(point)
   override def failuresEvery: Int = 4
+  override def stretch(what: String, usual: Long): Long = if (what == "disk.passes") 0L else usual
 
   override def run(trial: Trial): Unit = Scratch.within(trial, name) { dir =>
     val store = new TierStore(trial, dir)
@@ -39,6 +40,7 @@ private final class TierStore(trial: Trial, dir: File) {
   private var state = Change.Nothing
   private var files = 0
   private val open = mutable.ArrayBuffer.empty[Walk]
+  private var isScanned = false // for a lookup, perhaps
   private var tier: DiskTier = again("open")(Scratch.tier(db))
   check(tier.isEmpty, "a new tier is not empty")
 
@@ -57,7 +59,7 @@ private final class TierStore(trial: Trial, dir: File) {
   }
 
   def step(): Unit = {
-    random.nextInt(100) match {
+    random.nextInt(106) match {
       case n if n < 40 => ingest()
       case n if n < 50 => deleteRanges()
       case n if n < 60 => deleteRows()
@@ -67,6 +69,7 @@ private final class TierStore(trial: Trial, dir: File) {
         trial.step("close")
         closeWalks()
         tier.close()
+        isScanned = false
         tier = again("open")(Scratch.tier(db))
       case n if n < 85 =>
         if (open.size < 3) {
@@ -75,6 +78,7 @@ private final class TierStore(trial: Trial, dir: File) {
         }
       case n if n < 90 => if (open.nonEmpty) open(random.nextInt(open.size)).go(random.nextInt(6))
       case n if n < 97 => lookup()
+      case n if n < 103 => rest()
       case _ => closeWalks()
     }
     verify()
@@ -199,12 +203,25 @@ private final class TierStore(trial: Trial, dir: File) {
 
   /** Begins what helps reads, goes on with it, or gives it up. Files come in between. */
   private def lookup(): Unit =
-    if (tier.lookup.isWanted) { trial.step("a lookup"); tier.lookup.begin(budget) }
-    else if (chance(10)) { trial.step("no lookup"); tier.lookup.end() }
+    if (tier.lookup.isWanted) {
+      trial.step("a lookup")
+      isScanned = true
+      tier.lookup.begin(budget)
+    } else if (chance(10)) { trial.step("no lookup"); tier.lookup.end(); isScanned = false }
     else {
       trial.step("some keys for the lookup")
-      if (!tier.lookup.step(random.nextInt(8))) tier.lookup.keep()
+      if (!tier.lookup.step(random.nextInt(8))) { tier.lookup.keep(); isScanned = false }
     }
+
+  /** Maintenance finds that nobody uses the tier, or that somebody does. */
+  private def rest(): Unit = {
+    trial.step("rest")
+    val (keys, isEmpty) = (tier.estimatedKeys, tier.isEmpty)
+    if (isScanned || open.nonEmpty) tier.rest() else Scratch.rest(trial, tier)
+    equal(tier.estimatedKeys, keys, "the estimate of keys after a rest")
+    equal(tier.isEmpty, isEmpty, "whether it is empty after a rest")
+    again("end the rest")(tier.read(Change.bytes(someKey))): Unit
+  }
 
   private def verify(): Unit = {
     equal(budget.usedBytes, tier.lookup.usedBytes, "the memory of lookups")

@@ -16,6 +16,7 @@ object PointReadsPart extends Part {
   override val name = "point-reads"
   override def fault(point: String): Option[Throwable] = Trial.noMemory(point)
   override def failuresEvery: Int = 4
+  override def stretch(what: String, usual: Long): Long = if (what == "disk.passes") 0L else usual
 
   override def run(trial: Trial): Unit = Scratch.within(trial, name) { dir =>
     val tier = new ReadTier(trial, dir)
@@ -55,7 +56,13 @@ private final class ReadTier(trial: Trial, dir: File) {
   private def key(n: Int): String =
     "\u0000\u0001" + f"$n%05d" + "x" * (if (n % 7 == 0) n % 200 else n % 5)
 
-  def step(): Unit = if (chance(20)) { lookUp(); if (chance(30)) verify() } else change()
+  def step(): Unit =
+    if (chance(20)) { lookUp(); if (chance(30)) verify() }
+    else if (chance(5)) {
+      trial.step("rest")
+      Scratch.rest(trial, tier)
+      if (chance(50)) verify()
+    } else change()
 
   private def change(): Unit = random.nextInt(80) match {
     case n if n < 55 => ingest()

@@ -10,7 +10,7 @@ import org.rocksdb.RocksDBException
 import org.apache.spark.sql.millpond.base.{MillpondError, Seams}
 import org.apache.spark.sql.millpond.changelog.{BlockPart, ChangelogPart}
 import org.apache.spark.sql.millpond.disk.{
-  ComposedPart, DiskTierPart, FlushPart, KeyFilterPart, PointReadsPart
+  ComposedPart, DiskTierPart, FlushPart, KeyFilterPart, PointReadsPart, RestPart
 }
 import org.apache.spark.sql.millpond.driver.LateRowsPart
 import org.apache.spark.sql.millpond.memory.{ArenaPart, KeySortPart, SortedIndexPart, TablePart}
@@ -113,7 +113,7 @@ object Trial {
 object Parts {
   private val parts: Seq[Part] = Seq(TablePart, ArenaPart, SortedIndexPart, KeySortPart, BlockPart,
     ChangelogPart, DiskTierPart, FlushPart, ComposedPart, KeyFilterPart,
-    PointReadsPart, LateRowsPart)
+    PointReadsPart, RestPart, LateRowsPart)
 
   def main(args: Array[String]): Unit = {
     val (first, seeds, name) = (args(0).toLong, args(1).toInt, args(2))
