@@ -42,6 +42,7 @@ FIGURES: dict[str, Callable[[Mapping[str, Any]], float]] = {
     "a batch, ms a store": lambda f: statistics.median(f["batch_ms"]) / f["stores"],
     "maintenance with news, ms a store": lambda f: f["maintenance_ms"] / f["stores"],
     "maintenance without, ms a store": lambda f: f["idle_maintenance_ms"] / f["stores"],
+    "a batch after both, ms a store": lambda f: f["after_rest_ms"] / f["stores"],
     "open again, load and commit, ms a store": lambda f: f["restart_ms"] / f["stores"],
     "memory of an idle store, KiB": _memory_kib,
     "open files of an idle store": lambda f: _grown(f, "files"),

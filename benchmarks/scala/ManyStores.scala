@@ -78,11 +78,13 @@ private final class ManyStores(spark: ClassicSession, spec: JsonNode) {
       val maintenance = each(_.maintain())
       val again = each(_.maintain())
       val after = Holds.now()
+      val afterRest = each(_.batch())
       each(_.close()): Unit
       val other = UUID.randomUUID()
       val restart = each { s => s.open(other); s.batch() }
       Map[String, Any]("stores" -> count, "start_ms" -> start, "batch_ms" -> batches.asJava,
-        "maintenance_ms" -> maintenance, "idle_maintenance_ms" -> again, "restart_ms" -> restart,
+        "maintenance_ms" -> maintenance, "idle_maintenance_ms" -> again,
+        "after_rest_ms" -> afterRest, "restart_ms" -> restart,
         "before" -> before.toJava, "after" -> after.toJava).asJava
     } finally pool.shutdownNow(): Unit
 
