@@ -7,7 +7,7 @@ import scala.jdk.CollectionConverters._
 
 import com.fasterxml.jackson.databind.node.ArrayNode
 import org.rocksdb.{
-  BlockBasedTableConfig, BloomFilter, Checkpoint, ChecksumType, CompactRangeOptions,
+  BlockBasedTableConfig, BloomFilter, ChecksumType, CompactRangeOptions,
   CompressionType, FlushOptions, IndexType, InfoLogLevel, IngestExternalFileOptions, LRUCache,
   Options, ReadOptions, RocksDB, RocksDBException, RocksIterator, Status, WriteOptions
 }
@@ -299,25 +299,12 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
     compacting.ifFree(if (!closing && isOnDisk && !hasSources) { dropIdle(); rocks.rest() })
   }
 
-  /** Make a RocksDB checkpoint in `target`, which must not exist. Returns its files, as
-    * `publish_snapshot` wants them. */
+  /** Make a RocksDB checkpoint in `target`, which must not exist: the live files, and the manifest
+    * that names them. Returns its files, as `publish_snapshot` wants them. */
   def snapshotTo(target: File): ArrayNode = rocks.use { db =>
-    val before = rocks.files
-    val checkpoint = Checkpoint.create(db)
-    try { Seams.at("disk.snapshot"); checkpoint.createCheckpoint(target.getPath) }
-    catch {
-      case e: RocksDBException => throw DiskTier.failure(s"a RocksDB checkpoint of $dir failed", e)
-    } finally checkpoint.close()
-    // a compaction may end between the two lists: names are never reused, so their union describes
-    // every file of the checkpoint
-    val known =
-      (before ++ rocks.files).map(f => f.fileName.stripPrefix("/") -> f).toMap
     val files = Json.obj().putArray("files")
-    target.list.filter(_.endsWith(".sst")).sorted.foreach { name =>
-      val f = known.getOrElse(name,
-        throw MillpondError.internal(
-          s"the RocksDB checkpoint $target holds $name, which $dir does not know"))
-      files.addObject().put("name", name).put("size_bytes", f.size)
+    LiveFiles.copy(db, dir, target).sortBy(_.fileName).foreach { f =>
+      files.addObject().put("name", f.fileName.stripPrefix("/")).put("size_bytes", f.size)
         .put("smallest_hex", java.util.HexFormat.of().formatHex(f.smallestKey))
         .put("largest_hex", java.util.HexFormat.of().formatHex(f.largestKey))
         .put("entries", f.numEntries).put("deletions", f.numDeletions).put("level", f.level)
@@ -383,11 +370,14 @@ object DiskTier {
       throw MillpondError.of("LOCAL_FILES_LOST",
         s"the files of the local RocksDB $dir were deleted.")
 
-  def failure(what: String, e: RocksDBException): MillpondException = {
+  def failure(what: String, e: Exception): MillpondException = {
     val text = String.valueOf(e.getMessage)
     // the text of a corruption error need not name it
-    val corrupt = text.contains("Corruption:") ||
-      (e.getStatus != null && e.getStatus.getCode == Status.Code.Corruption)
+    val corrupt = text.contains("Corruption:") || (e match {
+      case e: RocksDBException => e.getStatus != null &&
+        e.getStatus.getCode == Status.Code.Corruption
+      case _ => false
+    })
     val kind =
       if (text.contains("No space left")) "LOCAL_DISK_FULL"
       else if (text.contains("No such file or directory")) "LOCAL_FILES_LOST"

@@ -179,7 +179,12 @@ private final class TierStore(trial: Trial, dir: File) {
 
   private def snapshot(): Unit = {
     val target = new File(dir, "snapshot")
-    val described = again("snapshot") { Scratch.delete(target); tier.snapshotTo(target) }
+    if (chance(30)) changeMeanwhile(random.between(1, 4))
+    val described = again("snapshot") {
+      check(!target.exists, "a failed snapshot has left its folder")
+      tier.snapshotTo(target)
+    }
+    trial.beside = _ => ()
     equal(described.elements.asScala.map(_.get("name").asText).toSeq,
       target.list.filter(_.endsWith(".sst")).sorted.toSeq, "the files of a snapshot")
     val ranges = described.elements.asScala.map { f =>
@@ -199,6 +204,16 @@ private final class TierStore(trial: Trial, dir: File) {
     rows.go(Int.MaxValue)
     other.close()
     Scratch.delete(target)
+  }
+
+  /** Files come and are compacted so many times while a snapshot looks for its files. */
+  private def changeMeanwhile(times: Int): Unit = {
+    var left = times
+    trial.beside = point =>
+      if (left > 0 && (point == "disk.snapshot" || point == "disk.listed")) {
+        left -= 1
+        Trial.unheard { ingest(); if (chance(70)) tier.compact() }
+      }
   }
 
   /** Begins what helps reads, goes on with it, or gives it up. Files come in between. */

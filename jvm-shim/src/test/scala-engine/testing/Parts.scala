@@ -43,6 +43,8 @@ final class Trial(
   private val steps = mutable.ArrayBuffer.empty[String]
   private var calls = 0
   private var sheltered = ""
+  /** What another thread does while this one is at a seam. */
+  var beside: String => Unit = Trial.nothing
 
   def seams: Int = calls
   def log: String = steps.mkString("\n")
@@ -64,10 +66,13 @@ final class Trial(
     finally sheltered = before
   }
 
-  override def at(point: String): Unit = part.fault(point).foreach { e =>
-    check(sheltered.isEmpty, s"$sheltered comes to $point")
-    calls += 1
-    if (calls == failAt) { step(s"  $point fails"); throw e }
+  override def at(point: String): Unit = {
+    beside(point)
+    part.fault(point).foreach { e =>
+      check(sheltered.isEmpty, s"$sheltered comes to $point")
+      calls += 1
+      if (calls == failAt) { step(s"  $point fails"); throw e }
+    }
   }
   override def stretch(what: String, usual: Long): Long = part.stretch(what, usual)
   override def start(name: String, work: Runnable): Unit =
@@ -77,6 +82,7 @@ final class Trial(
 
 object Trial {
   private val MostSteps = 10000
+  private val nothing = (_: String) => ()
 
   /** Does work in a new thread, which has no buffers yet. */
   def inNewThread(work: => Unit): Unit = {
