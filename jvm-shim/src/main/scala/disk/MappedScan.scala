@@ -22,8 +22,7 @@ private[disk] final class SstCursor(run: SortedRun, whereIs: IndexedSst => File)
   def keyLength: Int = block.keyLength
   def valueAt: Long = block.valueAt
   def valueLength: Int = block.valueLength
-  def isDeletion: Boolean =
-    block.kind == SstBlock.Deletion || block.kind == SstBlock.SingleDeletion
+  def isDeletion: Boolean = block.isDeletion
 
   def seekToFirst(): Unit = { open(0); load(0); next() }
 

@@ -73,10 +73,9 @@ private[millpond] final class PointReads(dir: File, rocks: LocalRocks, maps: Boo
     while (number >= 0) {
       hasRead = true
       file.sst.load(block, number)
-      if (block.find(key, length)) return block.kind match {
-        case SstBlock.Value => found = block.valueAt; block.valueLength
-        case SstBlock.Deletion | SstBlock.SingleDeletion => Absent
-        case _ => Unknown
+      if (block.find(key, length)) {
+        found = block.valueAt
+        return if (block.isDeletion) Absent else block.valueLength
       }
       skip += 1
       number = file.keys.candidate(hash, skip)

@@ -33,8 +33,16 @@ private[disk] final class SstBlock {
   var keyLength = 0
   var valueAt = 0L
   var valueLength = 0
-  /** RocksDB's kind of the current entry: see the companion. */
-  var kind = 0
+  private var kind = 0 // of the current entry: RocksDB's, see the companion
+
+  /** Whether the current entry deletes its key, and has no value. Fails with
+    * `MILLPOND_SST_DAMAGED` if it is neither: RocksDB's own reads of such an entry may end the JVM
+    * (9.8: a merge, without an operator). */
+  def isDeletion: Boolean = kind match {
+    case Value => false
+    case Deletion | SingleDeletion => true
+    case _ => owner.damaged(s"has an entry of kind $kind, which Millpond never writes")
+  }
 
   /** Where the entries lie, for who knows them better. */
   def from: Long = begin
@@ -165,10 +173,9 @@ private[disk] object SstBlock {
   /** Sequence number and kind, behind each key. */
   val InternalBytes = 8
 
-  // RocksDB's kinds of entries
-  val Deletion = 0
-  val Value = 1
-  val SingleDeletion = 7
+  private val Deletion = 0
+  private val Value = 1
+  private val SingleDeletion = 7
 
   private val FirstBytes = 16 << 10
   private val LeastBytes = 4

@@ -2,7 +2,9 @@ package org.apache.spark.sql.millpond.disk
 
 import java.io.{File, RandomAccessFile}
 
-import org.rocksdb.{CompressionType, Options}
+import org.rocksdb.{
+  BlockBasedTableConfig, ChecksumType, CompressionType, EnvOptions, Options, SstFileWriter
+}
 
 import org.apache.spark.sql.millpond.base.MillpondException
 import org.apache.spark.sql.millpond.changelog.Change
@@ -11,7 +13,7 @@ import org.apache.spark.sql.millpond.testing.{Part, Trial}
 
 /** Looks keys up in a disk tier of many blocks and files, without RocksDB, and compares what it
   * finds with a plain map. Then it damages a file: a look-up tells the truth or fails. Where files
-  * may not be mapped, none is. */
+  * may not be mapped, none is. At last a file has an entry that is no row's. */
 object PointReadsPart extends Part {
   override val name = "point-reads"
   override def fault(point: String): Option[Throwable] = Trial.noMemory(point)
@@ -26,6 +28,7 @@ object PointReadsPart extends Part {
       tier.verify()
       if (trial.chance(60)) tier.damage()
     } finally tier.close()
+    if (trial.chance(30)) new StrangeTier(trial, dir, tier.budget).run()
     trial.equal(tier.budget.usedBytes, 0L, "memory after the end")
   }
 }
@@ -221,4 +224,89 @@ private final class ReadTier(trial: Trial, dir: File) {
 
 private object ReadTier {
   val BudgetBytes: Long = 1L << 24
+}
+
+/** A tier with a file that has one entry of a kind that Millpond never writes: a merge. Neither a
+  * single read nor a scan takes it for a value; both read all others. */
+private final class StrangeTier(trial: Trial, dir: File, budget: MemoryBudget) {
+  import trial.{chance, check, equal, random}
+
+  private val keys = (0 until random.between(1, 3000)).map(n => f"\u0000\u0001$n%05d")
+  private val merged = random.nextInt(keys.size)
+  private val tier = new DiskTier(new File(dir, "strange"), Scratch.config)
+
+  def run(): Unit =
+    try {
+      trial.step("a file with a merge")
+      val comesLater = chance(50)
+      if (!comesLater) ingest(keys.indices)
+      else if (merged > 0) ingest(0 until merged)
+      lookUp()
+      if (comesLater) ingest(merged until keys.size)
+      if (tier.lookup.hasPlaces) {
+        keys.indices.filter(_ != merged).foreach(verify)
+        refused(verify(merged))
+        refused(scan(until = merged))
+        overwrite()
+      } else check(trial.hasFailed || merged == 0, "the files are not read")
+    } finally tier.close()
+
+  private def overwrite(): Unit = {
+    val writer = tier.sstWriter(new File(dir, "newer"))
+    val (key, value) = (Change.bytes(keys(merged)), Change.bytes(s"value $merged"))
+    writer.put(key, 0, key.length, value, 0, value.length)
+    writer.finish()
+    tier.ingest(new File(dir, "newer"))
+    if (tier.lookup.hasPlaces) { verify(merged); scan(until = keys.size) }
+  }
+
+  private def lookUp(): Unit = {
+    tier.lookup.begin(budget)
+    while (tier.lookup.step(random.between(1, 2000))) ()
+    tier.lookup.keep()
+  }
+
+  private def verify(n: Int): Unit = {
+    val found = tier.get(Change.bytes(keys(n)), keys(n).length)
+    equal(Change.text(tier.lastValue, 0, math.max(0, found)), s"value $n", s"the value of $n")
+  }
+
+  private def scan(until: Int): Unit = {
+    val rows = tier.iterator(readAhead = true)
+    try {
+      rows.seekToFirst()
+      (0 until until).foreach { n =>
+        check(rows.isValid, s"a scan ends before $n")
+        equal(Change.text(rows.value), s"value $n", s"the value of $n in a scan")
+        rows.next()
+      }
+      check(!rows.isValid, "a scan does not end")
+    } finally rows.close()
+  }
+
+  private def refused(work: => Unit): Unit = {
+    val error =
+      try { work; None }
+      catch { case e: MillpondException => Some(e) }
+    equal(error.map(_.kind), Some("SST_DAMAGED"), "the error")
+    check(error.exists(_.getMessage.contains(": has an entry of kind 2")), s"reason: $error")
+  }
+
+  private def ingest(numbers: Range): Unit = {
+    val file = new File(dir, s"strange-${numbers.head}")
+    val options = new Options().setCompressionType(CompressionType.LZ4_COMPRESSION)
+      .setTableFormatConfig(
+        new BlockBasedTableConfig().setFormatVersion(5).setChecksumType(ChecksumType.kCRC32c))
+    val env = new EnvOptions
+    val writer = new SstFileWriter(env, options)
+    try {
+      writer.open(file.getPath)
+      numbers.foreach { n =>
+        val (key, value) = (Change.bytes(keys(n)), Change.bytes(s"value $n"))
+        if (n == merged) writer.merge(key, value) else writer.put(key, value)
+      }
+      writer.finish()
+    } finally { writer.close(); options.close(); env.close() }
+    tier.ingest(file)
+  }
 }
