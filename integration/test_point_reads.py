@@ -129,17 +129,19 @@ def test_maintenance_gives_back_the_files_that_a_compaction_replaced(
         return 0 <= named + sum(held.values()) - told <= len(held) * mmap.PAGESIZE
 
     assert disk_bytes() == 0
-    while not replaced(harness):
-        assert version < 100, "no compaction replaced a file that is mapped"
+    is_seen = False
+    while not is_seen:
+        assert version < 100, "the metric never counted a mapped file that a compaction replaced"
         batch(provider, version, state, chosen)
         provider.snapshot()
         version += 1
         store = provider.store(version)
         read(store, state, chosen.sample(range(ROWS), 50))
         store.abort()
-
-    wait_until(all_is_counted, seconds=60, what="the metric to count all files")
-    assert replaced(harness)
+        if replaced(harness):
+            wait_until(all_is_counted, seconds=60, what="the metric to count all files")
+            # the lookup that these reads began may have given the files back before
+            is_seen = bool(replaced(harness))
 
     def is_given_back() -> bool:
         provider.cleanup()
