@@ -137,9 +137,11 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
     }
   }
 
-  private def getOwn(key: Array[Byte], length: Int): Int = rocks.use { db =>
+  private def getOwn(key: Array[Byte], length: Int): Int = {
+    hasRead = true
+    // a closure would box the length
+    val db = rocks.open()
     try {
-      hasRead = true
       var n = db.get(reading, key, 0, length, value, 0, value.length)
       if (n > value.length) {
         value = new Array[Byte](RowLimit.bufferFor(n))
@@ -149,7 +151,7 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
     } catch {
       case e: RocksDBException =>
         throw DiskTier.failure(s"reading the local RocksDB $dir failed", e)
-    }
+    } finally rocks.release()
   }
 
   /** The value of a physical key, or null. For the one thread that flushes, once
