@@ -134,7 +134,7 @@ private[millpond] final class Scan(engine: StoreEngine, session: Session,
         n += 1
       }
     }
-    val looksUp = !table.isEmpty
+    val looksUp = this.looksUp
     if (looksUp) {
       var i = 0
       while (i < n) {
@@ -154,6 +154,10 @@ private[millpond] final class Scan(engine: StoreEngine, session: Session,
       i += 1
     }
   }
+
+  /** Whether memory may have yielded a row of the disk at another time. In order, the records of the
+    * scan's begin are compared with each of them instead: that waits for no cache miss. */
+  private def looksUp: Boolean = !ordered && !table.isEmpty
 
   private def hashOf(physical: Array[Byte]): Int =
     Bytes.hash(physical, keyAt, physical.length - f.keyExtra)
@@ -194,7 +198,7 @@ private[millpond] final class Scan(engine: StoreEngine, session: Session,
   private def ofDisk(): UnsafeRowPair = {
     val physical = diskKey
     diskKey = null
-    if (!table.isEmpty && hadWhenBegun(physical, hashOf(physical))) null
+    if (looksUp && hadWhenBegun(physical, hashOf(physical))) null
     else {
       val key = f.rows.decodePhysical(physical)
       if (each) several(key, f.rows.decodeValues(disk.value, 0))
