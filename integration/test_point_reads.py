@@ -106,6 +106,25 @@ def test_rows_are_found_while_files_come_and_go(
     assert not mapped(harness)
 
 
+def test_a_store_that_only_scans_maps_its_files(harness: Harness, tmp_path: Path) -> None:
+    provider = open_provider(harness, tmp_path, schema=PLAIN, operator="dedupe", conf=CONF)
+    state: State = {}
+    batch(provider, 0, state, random.Random(0))
+    provider.snapshot()
+    provider.close()
+    provider = open_provider(harness, tmp_path, schema=PLAIN, operator="dedupe", conf=CONF)
+
+    def is_mapped() -> bool:
+        store = provider.store(1)
+        assert {k[1]: v[0] for k, v in store.scan()} == state
+        store.abort()
+        return are_mapped(harness)()
+
+    wait_until(is_mapped, seconds=60, what="files that are mapped")
+    assert is_mapped()
+    provider.close()
+
+
 def test_maintenance_gives_back_the_files_that_a_compaction_replaced(
     harness: Harness, tmp_path: Path
 ) -> None:

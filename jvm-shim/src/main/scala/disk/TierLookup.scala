@@ -2,7 +2,7 @@ package org.apache.spark.sql.millpond.disk
 
 import org.apache.spark.sql.millpond.memory.MemoryBudget
 
-/** What helps single reads of a disk tier: where each key is, or at least which keys it lacks. A
+/** What helps reads of a disk tier: where each key is, or at least which keys it lacks. A
   * thread in the background makes it: `begin`, `step` until it says no, and `keep`.
   *
   * @param points has the first word; the key filter takes less memory, and comes where the other
@@ -10,6 +10,8 @@ import org.apache.spark.sql.millpond.memory.MemoryBudget
 private[millpond] final class TierLookup(points: PointReads, filter: TierFilter,
     beginFilter: MemoryBudget => Unit) {
   def isWanted: Boolean = points.isWanted || (filter.isWanted && !points.isReady)
+  /** Whether scans of all rows would be faster with it. */
+  def isWantedByScans: Boolean = points.isWanted
   /** Whether it denies most keys that the tier lacks, without reading the disk. */
   def isReady: Boolean = points.isReady || filter.isReady
   /** Whether it knows where each key is. */

@@ -79,8 +79,11 @@ private[millpond] final class Scans(engine: StoreEngine) {
     val epoch = f.table.beginScan()
     try {
       val ofMemory = records
+      val all = range eq KeyRange.Whole
+      // the next one will be faster
+      if (all && !f.table.complete && engine.disk.lookup.isWantedByScans) engine.lookupFill.wanted()
       val ofDisk = if (f.table.complete) null
-      else new DiskCursor(engine.diskRows(readAhead = range eq KeyRange.Whole), f, slot, range)
+      else new DiskCursor(engine.diskRows(readAhead = all), f, slot, range)
       val scan = new Scan(engine, session, f, ofMemory, epoch, ofDisk,
         ordered || (f.table.isSorted && slot >= 0), range, each)
       add(scan)
