@@ -155,8 +155,8 @@ private[millpond] final class Scan(engine: StoreEngine, session: Session,
     }
   }
 
-  /** Whether memory may have yielded a row of the disk at another time. In order, the records of the
-    * scan's begin are compared with each of them instead: that waits for no cache miss. */
+  /** Whether memory may have yielded a row of the disk at another time. In order, the records of
+    * the scan's begin are compared with each of them instead: that waits for no cache miss. */
   private def looksUp: Boolean = !ordered && !table.isEmpty
 
   private def hashOf(physical: Array[Byte]): Int =
