@@ -126,6 +126,17 @@ def harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
     started.stop()
 
 
+@pytest.fixture(scope="module")
+def own_harness(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+    """A JVM for a module that looks at the files of the process.
+
+    In the other one a store stays open behind its provider if a test does not end its session.
+    """
+    started = Harness(tmp_path_factory.mktemp("harness"))
+    yield started
+    started.stop()
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _no_agent_survives() -> Iterator[None]:
     """Check that the agents of this run's JVMs are dead at the end."""

@@ -17,6 +17,12 @@ from integration.store_cases import open_provider
 from integration.test_point_reads import CONF, PLAIN, ROWS, State, are_mapped, batch, read
 
 
+@pytest.fixture(scope="module")
+def harness(own_harness: Harness) -> Harness:
+    """Return a JVM that has only the files of this module's stores."""
+    return own_harness
+
+
 def opened(harness: Harness, below: Path = Path("/")) -> list[Path]:
     """Return the files below a folder that the JVM has open, mapped ones aside."""
     found = []

@@ -24,6 +24,12 @@ CONF = {"millpond.memory.budget": "1m", "millpond.restore.warmUp": False}
 State = dict[int, str]
 
 
+@pytest.fixture(scope="module")
+def harness(own_harness: Harness) -> Harness:
+    """Return a JVM that has only the files of this module's stores."""
+    return own_harness
+
+
 def mappings(harness: Harness) -> list[list[str]]:
     """Return the fields of the lines about SSTs in the system's list of what the JVM has mapped."""
     lines = Path(f"/proc/{harness.pid}/maps").read_text().splitlines()
