@@ -12,7 +12,7 @@ import org.apache.spark.unsafe.Platform
   *
   * @param whereIs where a file is now, null if nobody knows; then the mapping has to do */
 private[disk] final class SstCursor(run: SortedRun, whereIs: IndexedSst => File) {
-  private val block = new SstBlock
+  private val block = SstBlock.take()
   private var at = 0 // of the file
   private var number = 0 // of the block
   private var window: SstWindow = null
@@ -61,7 +61,7 @@ private[disk] final class SstCursor(run: SortedRun, whereIs: IndexedSst => File)
   }
 
   private def open(file: Int): Unit = {
-    close()
+    leave()
     at = file
     val path = whereIs(run.files(file))
     if (path != null)
@@ -86,7 +86,10 @@ private[disk] final class SstCursor(run: SortedRun, whereIs: IndexedSst => File)
     else if (at + 1 < run.files.length) { open(at + 1); load(0); true }
     else false
 
-  def close(): Unit = if (window != null) { window.close(); window = null }
+  private def leave(): Unit = if (window != null) { window.close(); window = null }
+
+  /** Nobody uses it any more. */
+  def close(): Unit = { isValid = false; leave(); SstBlock.giveBack(block) }
 }
 
 /** Merges the rows of mapped files, in key order. Of the entries of a key the newest one counts.

@@ -2,6 +2,7 @@ package org.apache.spark.sql.millpond.disk
 
 import java.lang.ref.Cleaner
 import java.nio.{ByteBuffer, ByteOrder}
+import java.util.concurrent.ArrayBlockingQueue
 import java.util.zip.CRC32C
 
 import com.github.luben.zstd.{ZstdDecompressCtx, ZstdException}
@@ -178,6 +179,7 @@ private[disk] object SstBlock {
   private val SingleDeletion = 7
 
   private val FirstBytes = 16 << 10
+  private val MostSpare = 64
   private val LeastBytes = 4
   private val Zstandard: Byte = 7
   private lazy val cleaner = Cleaner.create()
@@ -189,6 +191,15 @@ private[disk] object SstBlock {
     cleaner.register(owner, () => made.close())
     made
   }
+
+  // native memory that only a collection frees, and that costs more to ask for than a short scan
+  private val spare = new ArrayBlockingQueue[SstBlock](MostSpare)
+
+  def take(): SstBlock = { val block = spare.poll(); if (block == null) new SstBlock else block }
+
+  /** The caller uses it no more. */
+  def giveBack(block: SstBlock): Unit =
+    if (block.stored.capacity + block.raw.capacity <= 4 * FirstBytes) spare.offer(block): Unit
 
   private lazy val lz4 = LZ4Factory.fastestInstance().safeDecompressor()
   private val Plain: Byte = 0

@@ -8,7 +8,8 @@ import org.apache.spark.sql.millpond.base.RowLimit
 import org.apache.spark.sql.millpond.memory.Bytes
 import org.apache.spark.unsafe.Platform
 
-/** Reads a file from front to end. Unlike a channel's, its reads end with no interrupt. */
+/** Reads a file from front to end, more at once the longer it goes on: many scans end early. Unlike
+  * a channel's, its reads end with no interrupt. */
 private[disk] final class SstWindow(file: File) {
   private val open =
     try new RandomAccessFile(file, "r")
@@ -33,10 +34,13 @@ private[disk] final class SstWindow(file: File) {
 
   private def fill(offset: Long, least: Int): Unit =
     try {
-      if (read.length < math.max(SstWindow.WindowBytes, least))
-        read = new Array[Byte](math.max(SstWindow.WindowBytes, RowLimit.bufferFor(least)))
+      val goesOn = offset >= from && offset <= from + length
+      val wanted = if (goesOn) math.min(2 * length, SstWindow.MostBytes) else 0
+      val most = math.max(math.max(wanted, SstWindow.FirstBytes), least)
+      if (read.length < most)
+        read = new Array[Byte](if (most == least) RowLimit.bufferFor(least) else most)
       from = offset
-      length = math.min(read.length.toLong, open.length - offset).toInt
+      length = math.min(most.toLong, open.length - offset).toInt
       open.seek(offset)
       open.readFully(read, 0, length)
       if (length < least) throw new EOFException
@@ -49,5 +53,6 @@ private[disk] final class SstWindow(file: File) {
 }
 
 private object SstWindow {
-  private val WindowBytes = 64 << 10
+  private val FirstBytes = 8 << 10
+  private val MostBytes = 64 << 10
 }
