@@ -61,8 +61,7 @@ def restored(harness: Harness, checkpoint: Path, state: State) -> Provider:
     conf = {"millpond.restore.warmUp": False}
     provider = open_provider(harness, checkpoint, schema=PLAIN, operator="dedupe", conf=conf)
     batch(provider, 0, state, random.Random(1))
-    store = provider.store(1)
-    store.abort()
+    provider.store(1).abort()
     provider.snapshot()
     provider.close()
     provider = open_provider(harness, checkpoint, schema=PLAIN, operator="dedupe", conf=conf)

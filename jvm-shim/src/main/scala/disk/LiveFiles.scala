@@ -34,11 +34,11 @@ private object LiveFiles {
     * Compactions go on meanwhile, so ask until nothing has changed. */
   @tailrec
   private def listed(db: RocksDB): (Seq[LiveFileMetaData], RocksDB.LiveFiles) = {
-    val before = db.getLiveFilesMetaData.asScala.toVector
+    val before = LocalRocks.filesOf(db)
     Seams.at("disk.snapshot")
     val live = db.getLiveFiles(true)
     Seams.at("disk.listed")
-    val after = db.getLiveFilesMetaData.asScala.toVector
+    val after = LocalRocks.filesOf(db)
     // a compaction may move a file to another level as it is
     if (placed(before) == placed(after)) (after, live) else listed(db)
   }

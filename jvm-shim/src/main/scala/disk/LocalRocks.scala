@@ -116,7 +116,7 @@ private[disk] final class LocalRocks(dir: File, options: Options, readOnly: Bool
 }
 
 private object LocalRocks {
-  private def filesOf(db: RocksDB): Vector[LiveFileMetaData] =
+  def filesOf(db: RocksDB): Vector[LiveFileMetaData] =
     db.getLiveFilesMetaData.asScala.toVector
   private def keysOf(db: RocksDB): Long = db.getLongProperty("rocksdb.estimate-num-keys")
 }

@@ -80,10 +80,12 @@ private[millpond] final class Scans(engine: StoreEngine) {
     try {
       val ofMemory = records
       val all = range eq KeyRange.Whole
-      // the next one will be faster
-      if (all && !f.table.complete && engine.disk.lookup.isWantedByScans) engine.lookupFill.wanted()
       val ofDisk = if (f.table.complete) null
-      else new DiskCursor(engine.diskRows(readAhead = all), f, slot, range)
+      else {
+        // the next one will be faster
+        if (all && engine.disk.lookup.isWantedByScans) engine.lookupFill.wanted()
+        new DiskCursor(engine.diskRows(readAhead = all), f, slot, range)
+      }
       val scan = new Scan(engine, session, f, ofMemory, epoch, ofDisk,
         ordered || (f.table.isSorted && slot >= 0), range, each)
       add(scan)

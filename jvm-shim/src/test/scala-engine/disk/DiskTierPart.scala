@@ -184,7 +184,7 @@ private final class TierStore(trial: Trial, dir: File) {
       check(!target.exists, "a failed snapshot has left its folder")
       tier.snapshotTo(target)
     }
-    trial.beside = _ => ()
+    trial.beside = Trial.nothing
     equal(described.elements.asScala.map(_.get("name").asText).toSeq,
       target.list.filter(_.endsWith(".sst")).sorted.toSeq, "the files of a snapshot")
     val ranges = described.elements.asScala.map { f =>

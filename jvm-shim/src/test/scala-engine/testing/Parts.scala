@@ -82,7 +82,7 @@ final class Trial(
 
 object Trial {
   private val MostSteps = 10000
-  private val nothing = (_: String) => ()
+  val nothing: String => Unit = _ => ()
 
   /** Does work in a new thread, which has no buffers yet. */
   def inNewThread(work: => Unit): Unit = {
