@@ -16,7 +16,7 @@ from benchmarks.bench_contenders import BASELINE, HEAP_PEER, OURS
 from benchmarks.bench_env import BenchError
 from benchmarks.bench_nexmark_flink import last_checkpoint
 from benchmarks.bench_nexmark_query import taken
-from benchmarks.bench_nexmark_recovery import committed_of, mid_batch, recover
+from benchmarks.bench_nexmark_recovery import committed_of, held, mid_batch, recover
 from benchmarks.bench_process import kill_when
 
 # Its first life commits two of three batches, and stays in the third; its second ends that one.
@@ -54,7 +54,7 @@ def test_a_query_is_killed_with_its_children_and_ends_its_batch_in_a_second_proc
 ) -> None:
     program, checkpoint = tmp_path / "query.py", tmp_path / "checkpoint"
     program.write_text(_QUERY)
-    command, spec = [sys.executable, str(program)], {"checkpoint": str(checkpoint)}
+    command, spec = [sys.executable, str(program)], {"conf": {}, "checkpoint": str(checkpoint)}
     raw = recover(command, spec, checkpoint, 3, work_dir=tmp_path, timeout_s=60)
     assert raw["rows_out"] == 5 and raw["committed"] == 2 and raw["backlog_files"] == 1
     assert 0 < raw["first_commit_s"] == raw["caught_up_s"] < 60
@@ -66,7 +66,7 @@ def test_a_batch_that_ended_before_the_kill_is_refused(tmp_path: Path) -> None:
         for batch in (1, 2):
             _entry(tmp_path, log, batch, time.time() - 50)
     with pytest.raises(BenchError, match="batch 2 ended before its process was killed"):
-        recover(_IDLE, {}, tmp_path, 3, work_dir=tmp_path, timeout_s=60)
+        recover(_IDLE, {"conf": {}}, tmp_path, 3, work_dir=tmp_path, timeout_s=60)
 
 
 def _entry(checkpoint: Path, log: str, batch: int, at: float) -> None:
@@ -95,6 +95,20 @@ def test_the_middle_of_a_batch_is_half_of_what_the_one_before_took(tmp_path: Pat
     assert not due()  # 50 s of 300
     _entry(tmp_path, "offsets", 6, now - 151)
     assert due()
+
+
+def test_the_commit_of_the_batch_that_is_cut_off_is_held_in_the_first_process_alone(
+    tmp_path: Path,
+) -> None:
+    program, checkpoint = tmp_path / "query.py", tmp_path / "checkpoint"
+    program.write_text(
+        _QUERY.replace("\nagain =", "\nconf = json.loads(spec.read_text())['conf']\nagain =")
+        + "assert conf == {'a': 'b'}, conf\n"
+    )
+    spec = {"conf": {"a": "b"}, "checkpoint": str(checkpoint)}
+    recover([sys.executable, str(program)], spec, checkpoint, 3, work_dir=tmp_path, timeout_s=60)
+    conf = held({"a": "b"}, 2)
+    assert conf["a"] == "b" and conf["spark.hadoop.millpond.bench.heldBatch"] == "2"
 
 
 def test_two_thirds_of_the_batches_are_committed_before_the_kill() -> None:
