@@ -61,13 +61,20 @@ final class StoreEngine(val context: StoreContext, follows: Boolean = false) ext
   private var theLayout: StoreLayout = null
   @volatile private var heap = false
   @volatile private var standby = follows
+  private var shares = false // has a share of the memory budget
+  private var writes = false // of the thread whose session writes
   if (!follows) enlist()
 
   private[engine] def isStandby: Boolean = standby
 
   private def enlist(): Unit = {
-    budget.register()
+    takeShare(true)
     shown.opened()
+  }
+
+  private def takeShare(has: Boolean): Unit = synchronized {
+    if (shares != has) { if (has) budget.register() else budget.unregister() }
+    shares = has
   }
 
   /** The store is this executor's own from now on. */
@@ -261,6 +268,7 @@ final class StoreEngine(val context: StoreContext, follows: Boolean = false) ext
 
   /** A load begins. Callers hold the monitor, here and in `loaded`. */
   private[engine] def beginAs(newLayout: StoreLayout, isHeap: Boolean): Unit = {
+    if (!standby) takeShare(true)
     theLayout = newLayout
     heap = isHeap
   }
@@ -405,6 +413,15 @@ final class StoreEngine(val context: StoreContext, follows: Boolean = false) ext
     pressure.reset()
   }
 
+  /** A session of this engine's run is about to write. Callers hold no lock. */
+  private[millpond] def writing(): Unit = if (!writes) { writes = true; Runs.writes(this) }
+
+  /** Another run writes to the store. What this engine holds would take the share of that one. If
+    * a task of its own run comes all the same, it loads the store again. */
+  private[engine] def giveUp(): Unit = diskLock.during(synchronized {
+    if (holder == null && !status.isClosed) { unload(); takeShare(false) }
+  })
+
   /** A snapshot is in storage. Callers hold the monitor. */
   private def snapshotPublished(at: Long, snapshotId: String, manifest: String): Unit = {
     manifests.published(manifest)
@@ -417,7 +434,8 @@ final class StoreEngine(val context: StoreContext, follows: Boolean = false) ext
         if (!status.isClosed) {
           unload()
           status.close()
-          if (!standby) budget.unregister()
+          takeShare(false)
+          Runs.closed(this)
           metrics.close()
           shown.closed()
         }

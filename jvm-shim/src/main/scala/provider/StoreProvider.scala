@@ -116,6 +116,7 @@ abstract class StoreProvider extends CompatibleProvider {
 
   private def begin(session: Session, version: Long, uniqueId: Option[String], force: Boolean,
       readOnly: Boolean = false): StateStore = {
+    if (!readOnly) engine.writing()
     if (!engine.hasBegun(session))
       beginBatch(session, version, uniqueId, TimeToLive.of(context.runId, id.operatorId))
     new MillpondStateStore(this, session, version, uniqueId, force, readOnly)

@@ -1,0 +1,106 @@
+# SPDX-License-Identifier: Apache-2.0
+"""Stores of a run that has ended beside those of the next run in the same executor."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from integration.harness import Harness, ProviderError
+from integration.processes import wait_until
+from integration.provider import Commit, Provider
+from integration.store_cases import PLAIN, open_provider
+
+_ROWS = 2000
+
+
+@contextmanager
+def _run(harness: Harness, checkpoint: Path, run_id: str | None = None) -> Iterator[Provider]:
+    provider = open_provider(harness, checkpoint, schema=PLAIN, operator="dedupe", run_id=run_id)
+    yield provider
+    provider.close()
+
+
+def _batch(provider: Provider, before: Commit | None) -> Commit:
+    """Make the version after `before`. Each has its number in every row."""
+    version = 0 if before is None else before.version
+    store = provider.store(version, None if before is None else before.id)
+    for n in range(_ROWS):
+        store.put([f"key {n}", n], [f"version {version + 1}"])
+    return store.commit()
+
+
+def _has(provider: Provider, at: Commit) -> bool:
+    """Return whether a store has a version in memory. Meanwhile it must not be loaded."""
+    provider.harness.arm("load.open", kind="STORAGE_UNAVAILABLE", last=1_000_000)
+    try:
+        provider.read_store(at.version, at.id).abort()
+    except ProviderError as e:
+        assert "STORAGE_UNAVAILABLE" in e.text
+        return False
+    finally:
+        provider.harness.disarm()
+    return True
+
+
+def _check(provider: Provider, at: Commit) -> None:
+    store = provider.read_store(at.version, at.id)
+    rows = {tuple(key): value for key, value in store.scan()}
+    assert rows == {(f"key {n}", n): [f"version {at.version}"] for n in range(_ROWS)}
+    store.abort()
+
+
+def test_a_run_gives_its_rows_up_when_the_next_one_writes(harness: Harness, tmp_path: Path) -> None:
+    """Spark closes the stores of the first one up to two minutes later."""
+    with _run(harness, tmp_path / "query") as first, _run(harness, tmp_path / "query") as second:
+        one = _batch(first, None)
+        _check(second, one)
+        assert _has(first, one), "a reader took the rows of the query"
+        two = _batch(second, one)
+        wait_until(lambda: not _has(first, one), seconds=60, what="the end of the first run")
+        # maintenance of the first run goes on until Spark closes it
+        first.snapshot()
+        first.cleanup()
+        assert _has(second, two)
+        # a task of the first run that comes late
+        _check(first, one)
+        second.snapshot()
+        three = _batch(second, two)
+        assert _has(second, three)
+        _check(second, three)
+
+
+def test_a_task_of_the_run_before_that_lingers_keeps_its_rows(
+    harness: Harness, tmp_path: Path
+) -> None:
+    with _run(harness, tmp_path / "query") as first, _run(harness, tmp_path / "query") as second:
+        one = _batch(first, None)
+        lingers = first.store(one.version, one.id, task="lingers")
+        lingers.put(["key 1", 1], ["never committed"])
+        harness.hold("runs.end")
+        store = second.store(one.version, one.id)
+        wait_until(harness.is_holding, seconds=60, what="the end of the first run")
+        harness.let_go()
+        assert lingers.get(["key 1", 1]) == ["never committed"]
+        assert store.get(["key 1", 1]) == ["version 1"]
+        lingers.abort()
+        store.abort()
+
+
+def test_stores_of_one_run_and_of_other_partitions_stay(harness: Harness, tmp_path: Path) -> None:
+    run = str(uuid.uuid4())
+    with (
+        _run(harness, tmp_path / "query", run_id=run) as first,
+        _run(harness, tmp_path / "query", run_id=run) as again,
+        _run(harness, tmp_path / "other") as other,
+        _run(harness, tmp_path / "query") as next_run,
+    ):
+        one = _batch(first, None)
+        _batch(other, None)
+        two = _batch(again, one)
+        three = _batch(next_run, two)
+        wait_until(lambda: not _has(again, two), seconds=60, what="the end of the run")
+        assert _has(first, one)
+        assert _has(next_run, three)

@@ -1,0 +1,42 @@
+package org.apache.spark.sql.millpond.engine
+
+import java.util.concurrent.ConcurrentHashMap
+
+import scala.util.control.NonFatal
+
+import org.apache.spark.internal.Logging
+import org.apache.spark.sql.millpond.base.{Daemons, Seams}
+
+/** Which engine of this executor writes to a store.
+  *
+  * If a query is started again in a Spark application that goes on, its next run has engines of its
+  * own beside those of the run before, which Spark closes one to two minutes later. Until then they
+  * would take half of the memory budget from the stores that do the work. So an engine gives its
+  * rows up as soon as another run begins to write to the same store. Readers do not write. */
+private[millpond] object Runs extends Logging {
+  private final case class Key(root: String, operator: Long, partition: Int, name: String)
+
+  private val writers = new ConcurrentHashMap[Key, StoreEngine]
+  private lazy val pool = Daemons.one("millpond-runs")
+
+  private def key(engine: StoreEngine): Key = {
+    val id = engine.context.storeId
+    Key(id.checkpointRootLocation, id.operatorId, id.partitionId, id.storeName)
+  }
+
+  /** This engine writes to its store from now on. Callers hold no lock. */
+  def writes(engine: StoreEngine): Unit = {
+    val before = writers.put(key(engine), engine)
+    if (before != null && before.context.runId != engine.context.runId)
+      Seams.start(s"end ${before.context.label}", () => end(before))(pool.execute(_))
+  }
+
+  private def end(before: StoreEngine): Unit =
+    try { Seams.at("runs.end"); before.giveUp() }
+    catch {
+      case NonFatal(e) => logWarning(
+          s"store ${before.context.label} of an ended run keeps its rows: ${e.getMessage}")
+    }
+
+  def closed(engine: StoreEngine): Unit = writers.remove(key(engine), engine): Unit
+}
