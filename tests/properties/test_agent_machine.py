@@ -22,6 +22,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from millpond.agent.service import AgentService
 from millpond.errors import ErrorKind, FormatError
+from millpond.format import layout
 from millpond.format.manifest import decode_manifest
 from millpond.model.ids import VersionId
 from tests.agent_driver import CallError, Driver, Ids, Provider
@@ -280,6 +281,24 @@ class AgentMachine(RuleBasedStateMachine):
 
     # ---- what must hold
 
+    def seems_expired(self, version: VersionId) -> bool:
+        """Return whether the files look as if a collection had removed the version.
+
+        The agent goes by the files: it also counts an attempt that Spark has not recorded yet, and
+        those that the driver left when it went back.
+        """
+        snapshots = self.stored_versions(".manifest")
+        newest = max(snapshots | self.stored_versions(".changelog"))
+        return version.version < min(snapshots, default=0) and newest - version.version >= RETAIN
+
+    def stored_versions(self, suffix: str) -> set[int]:
+        files = map(layout.parse_store_file, self.executors[0].stored(suffix))
+        return {
+            file.version.version
+            for file in files
+            if isinstance(file, layout.ChangelogFile | layout.ManifestFile)
+        }
+
     def retained(self) -> list[VersionId]:
         return self.chain[max(0, self.expired + 1) :]
 
@@ -294,11 +313,7 @@ class AgentMachine(RuleBasedStateMachine):
                     version.version, version.id if self.spark_format == 2 and version.id else None
                 )
             except CallError as e:
-                # The agent also counts an attempt that Spark has not recorded yet.
-                newest = max(
-                    (attempt.version for attempt in self.attempts), default=self.tip.version
-                )
-                expired = newest - version.version >= RETAIN and e.kind is ErrorKind.VERSION_EXPIRED
+                expired = e.kind is ErrorKind.VERSION_EXPIRED and self.seems_expired(version)
                 assert self.damaged and (expired or e.kind in DAMAGE_KINDS), e
                 continue
             self.check(version, state)
