@@ -349,21 +349,6 @@ MUTANTS: tuple[Mutant, ...] = (
         ((_SHIM + "disk/LocalRocks.scala", "users == 0 && db != null", "db != null"),),
     ),
     Mutant(
-        "a RocksDB that is opened again is taken for an empty folder's",
-        (
-            (
-                _SHIM + "disk/LocalRocks.scala",
-                "if (openings > 0) DiskTier",
-                "if (openings < 0) DiskTier",
-            ),
-            (
-                _SHIM + "disk/LocalRocks.scala",
-                "    options.setCreateIfMissing(false)\n",
-                "",
-            ),
-        ),
-    ),
-    Mutant(
         "a manifest is published before its SSTs, and an upload that fails is overlooked",
         (
             (
