@@ -4,9 +4,11 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+
+import pytest
 
 from integration.harness import Harness, ProviderError
 from integration.processes import wait_until
@@ -16,9 +18,23 @@ from integration.store_cases import PLAIN, open_provider
 _ROWS = 2000
 
 
+@pytest.fixture(scope="module")
+def harness(own_harness: Harness) -> Harness:
+    """Return a JVM whose memory only this module's stores share."""
+    return own_harness
+
+
 @contextmanager
-def _run(harness: Harness, checkpoint: Path, run_id: str | None = None) -> Iterator[Provider]:
-    provider = open_provider(harness, checkpoint, schema=PLAIN, operator="dedupe", run_id=run_id)
+def _run(
+    harness: Harness,
+    checkpoint: Path,
+    *,
+    run_id: str | None = None,
+    conf: Mapping[str, str] | None = None,
+) -> Iterator[Provider]:
+    provider = open_provider(
+        harness, checkpoint, schema=PLAIN, operator="dedupe", run_id=run_id, conf=conf
+    )
     yield provider
     provider.close()
 
@@ -59,7 +75,7 @@ def test_a_run_gives_its_rows_up_when_the_next_one_writes(harness: Harness, tmp_
         _check(second, one)
         assert _has(first, one), "a reader took the rows of the query"
         two = _batch(second, one)
-        wait_until(lambda: not _has(first, one), seconds=60, what="the end of the first run")
+        assert not _has(first, one)
         # maintenance of the first run goes on until Spark closes it
         first.snapshot()
         first.cleanup()
@@ -79,13 +95,47 @@ def test_a_task_of_the_run_before_that_lingers_keeps_its_rows(
         one = _batch(first, None)
         lingers = first.store(one.version, one.id, task="lingers")
         lingers.put(["key 1", 1], ["never committed"])
-        harness.hold("runs.end")
         store = second.store(one.version, one.id)
-        wait_until(harness.is_holding, seconds=60, what="the end of the first run")
-        harness.let_go()
         assert lingers.get(["key 1", 1]) == ["never committed"]
         assert store.get(["key 1", 1]) == ["version 1"]
         lingers.abort()
+        store.abort()
+
+
+def test_the_next_run_does_not_wait_for_a_flush_of_the_one_before(
+    harness: Harness, tmp_path: Path
+) -> None:
+    with _run(harness, tmp_path / "query") as first, _run(harness, tmp_path / "query") as second:
+        one = _batch(first, None)
+        first.store(one.version, one.id).abort()  # proves it committed
+        harness.hold("flush.done")
+        snapshot = harness.begin("snapshot", p=first.name)
+        wait_until(harness.is_holding, seconds=60, what="the flush")
+        two = _batch(second, one)
+        assert harness.is_holding()
+        harness.let_go()
+        harness.join(snapshot)
+        wait_until(lambda: not _has(first, one), seconds=60, what="the end of the first run")
+        _check(second, two)
+
+
+@pytest.mark.parametrize("reads_first", [False, True])
+def test_a_state_of_more_than_half_the_memory_goes_on_in_the_next_run(
+    harness: Harness, tmp_path: Path, reads_first: bool
+) -> None:
+    """A store with the backend heap may drop nothing, so it fails if there is no room."""
+    conf = {"millpond.backend": "heap", "millpond.memory.budget": "320k"}
+    with (
+        _run(harness, tmp_path / "query", conf=conf) as first,
+        _run(harness, tmp_path / "query", conf=conf) as second,
+    ):
+        one = _batch(first, None)
+        if reads_first:
+            read = second.read_store(one.version, one.id)
+            store = second.upgrade(read, one.version, one.id)
+        else:
+            store = second.store(one.version, one.id)
+        assert 160 << 10 < store.metrics()["memory_bytes"] < 320 << 10
         store.abort()
 
 
@@ -101,6 +151,6 @@ def test_stores_of_one_run_and_of_other_partitions_stay(harness: Harness, tmp_pa
         _batch(other, None)
         two = _batch(again, one)
         three = _batch(next_run, two)
-        wait_until(lambda: not _has(again, two), seconds=60, what="the end of the run")
+        assert not _has(again, two)
         assert _has(first, one)
         assert _has(next_run, three)

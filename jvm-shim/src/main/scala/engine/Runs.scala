@@ -24,18 +24,22 @@ private[millpond] object Runs extends Logging {
     Key(id.checkpointRootLocation, id.operatorId, id.partitionId, id.storeName)
   }
 
-  /** This engine writes to its store from now on. Callers hold no lock. */
+  /** This engine is about to write to its store. The engine of a run before gives its rows up at
+    * once, or in the background if it is busy. Callers hold no lock. */
   def writes(engine: StoreEngine): Unit = {
     val before = writers.put(key(engine), engine)
     if (before != null && before.context.runId != engine.context.runId)
-      Seams.start(s"end ${before.context.label}", () => end(before))(pool.execute(_))
+      if (!guarded(before)(before.giveUpIfFree()))
+        Seams.start(s"end ${before.context.label}",
+          () => guarded(before) { before.giveUp(); true }: Unit)(pool.execute(_))
   }
 
-  private def end(before: StoreEngine): Unit =
-    try { Seams.at("runs.end"); before.giveUp() }
+  private def guarded(before: StoreEngine)(work: => Boolean): Boolean =
+    try work
     catch {
-      case NonFatal(e) => logWarning(
-          s"store ${before.context.label} of an ended run keeps its rows: ${e.getMessage}")
+      case NonFatal(e) =>
+        logWarning(s"store ${before.context.label} of an ended run keeps its rows: ${e.getMessage}")
+        true
     }
 
   def closed(engine: StoreEngine): Unit = writers.remove(key(engine), engine): Unit

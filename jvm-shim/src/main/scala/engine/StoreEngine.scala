@@ -418,9 +418,18 @@ final class StoreEngine(val context: StoreContext, follows: Boolean = false) ext
 
   /** Another run writes to the store. What this engine holds would take the share of that one. If
     * a task of its own run comes all the same, it loads the store again. */
-  private[engine] def giveUp(): Unit = diskLock.during(synchronized {
+  private[engine] def giveUp(): Unit = diskLock.during(dropUnlessHeld())
+
+  /** The same, unless somebody works on the disk tier. Returns whether it is done. */
+  private[engine] def giveUpIfFree(): Boolean = {
+    var done = false
+    diskLock.ifFree { dropUnlessHeld(); done = true }
+    done
+  }
+
+  private def dropUnlessHeld(): Unit = synchronized {
     if (holder == null && !status.isClosed) { unload(); takeShare(false) }
-  })
+  }
 
   /** A snapshot is in storage. Callers hold the monitor. */
   private def snapshotPublished(at: Long, snapshotId: String, manifest: String): Unit = {

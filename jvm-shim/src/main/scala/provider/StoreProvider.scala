@@ -100,6 +100,7 @@ abstract class StoreProvider extends CompatibleProvider {
 
   override def getStore(version: Long, uniqueId: Option[String], forceSnapshotOnCommit: Boolean,
       loadEmpty: Boolean): StateStore = {
+    engine.writing() // before it loads what the run before still holds
     val session = open(version, uniqueId, loadEmpty)
     begin(session, version, uniqueId, forceSnapshotOnCommit)
   }
@@ -110,13 +111,13 @@ abstract class StoreProvider extends CompatibleProvider {
       case r: MillpondReadStore
         if (r.provider eq this) && r.version == version && r.uniqueId == uniqueId && owns(
           r.session) =>
+        engine.writing()
         begin(r.session, version, uniqueId, forceSnapshotOnCommit)
       case _ => getStore(version, uniqueId, forceSnapshotOnCommit, loadEmpty = false)
     }
 
   private def begin(session: Session, version: Long, uniqueId: Option[String], force: Boolean,
       readOnly: Boolean = false): StateStore = {
-    if (!readOnly) engine.writing()
     if (!engine.hasBegun(session))
       beginBatch(session, version, uniqueId, TimeToLive.of(context.runId, id.operatorId))
     new MillpondStateStore(this, session, version, uniqueId, force, readOnly)
