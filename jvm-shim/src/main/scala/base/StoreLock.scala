@@ -12,10 +12,13 @@ private[millpond] final class StoreLock {
     finally lock.unlock()
   }
 
-  /** Do the work if nobody else has the lock. */
-  def ifFree(work: => Unit): Unit = if (lock.tryLock()) {
-    try work
-    finally lock.unlock()
+  /** Do the work if nobody else has the lock. Returns whether it is done. */
+  def ifFree(work: => Unit): Boolean = {
+    val free = lock.tryLock()
+    if (free)
+      try work
+      finally lock.unlock()
+    free
   }
 
   def isMine: Boolean = lock.isHeldByCurrentThread

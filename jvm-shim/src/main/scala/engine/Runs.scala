@@ -28,18 +28,18 @@ private[millpond] object Runs extends Logging {
     * once, or in the background if it is busy. Callers hold no lock. */
   def writes(engine: StoreEngine): Unit = {
     val before = writers.put(key(engine), engine)
-    if (before != null && before.context.runId != engine.context.runId)
-      if (!guarded(before)(before.giveUpIfFree()))
-        Seams.start(s"end ${before.context.label}",
-          () => guarded(before) { before.giveUp(); true }: Unit)(pool.execute(_))
+    if (before != null && before.context.runId != engine.context.runId) guarded(before) {
+      if (!before.giveUpIfFree())
+        Seams.start(s"end ${before.context.label}", () => guarded(before)(before.giveUp()))(
+          pool.execute(_))
+    }
   }
 
-  private def guarded(before: StoreEngine)(work: => Boolean): Boolean =
+  private def guarded(before: StoreEngine)(work: => Unit): Unit =
     try work
     catch {
-      case NonFatal(e) =>
-        logWarning(s"store ${before.context.label} of an ended run keeps its rows: ${e.getMessage}")
-        true
+      case NonFatal(e) => logWarning(
+          s"store ${before.context.label} of an ended run keeps its rows: ${e.getMessage}")
     }
 
   def closed(engine: StoreEngine): Unit = writers.remove(key(engine), engine): Unit

@@ -206,7 +206,7 @@ private[millpond] final class Snapshots(store: StoreView, spilledVersion: () => 
   /** Delete the local folder of a closed store. An upload still reads from it: then the upload
     * deletes it at its end. */
   def dropLocalIfClosed(): Unit =
-    if (status.isClosed) uploadLock.ifFree(LocalDirs.delete(store.context.localDir))
+    if (status.isClosed) uploadLock.ifFree(LocalDirs.delete(store.context.localDir)): Unit
 }
 
 private[millpond] object Snapshots {

@@ -62,7 +62,7 @@ final class StoreEngine(val context: StoreContext, follows: Boolean = false) ext
   @volatile private var heap = false
   @volatile private var standby = follows
   private var shares = false // has a share of the memory budget
-  private var writes = false // of the thread whose session writes
+  private var writes = false // to say so twice does no harm
   if (!follows) enlist()
 
   private[engine] def isStandby: Boolean = standby
@@ -421,11 +421,7 @@ final class StoreEngine(val context: StoreContext, follows: Boolean = false) ext
   private[engine] def giveUp(): Unit = diskLock.during(dropUnlessHeld())
 
   /** The same, unless somebody works on the disk tier. Returns whether it is done. */
-  private[engine] def giveUpIfFree(): Boolean = {
-    var done = false
-    diskLock.ifFree { dropUnlessHeld(); done = true }
-    done
-  }
+  private[engine] def giveUpIfFree(): Boolean = diskLock.ifFree(dropUnlessHeld())
 
   private def dropUnlessHeld(): Unit = synchronized {
     if (holder == null && !status.isClosed) { unload(); takeShare(false) }
