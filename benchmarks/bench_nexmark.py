@@ -39,6 +39,7 @@ from benchmarks.bench_nexmark_flink import FLINKS
 from benchmarks.bench_nexmark_queries import QUERIES
 from benchmarks.bench_process import run_spec
 from benchmarks.bench_query import session_conf
+from integration.jvm import compile_harness
 
 _CACHE = REPOSITORY / "build" / "bench"
 _EVENTS, _PER_FILE = 10_000_000, 100_000
@@ -96,7 +97,9 @@ def _timeout_s(plan: Plan) -> float:
 def _recovered(
     contender: str, spec: dict[str, Any], work: Path, plan: Plan, checkpoint: Path, files: int
 ) -> dict[str, Any]:
-    given = {"conf": _conf(CONTENDERS[contender], work, plan, None), **_places(work), **spec}
+    conf = _conf(CONTENDERS[contender], work, plan, None)
+    conf["spark.driver.extraClassPath"] += f"{os.pathsep}{compile_harness()}"
+    given = {"conf": conf, **_places(work), **spec}
     return bench_nexmark_recovery.recover(
         _COMMAND, given, checkpoint, files, work_dir=work, timeout_s=_timeout_s(plan)
     )

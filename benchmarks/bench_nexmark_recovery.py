@@ -5,8 +5,8 @@ A first process reads two thirds of the files. Then all its processes get signal
 on the next one. A second process starts from the Spark checkpoint and works off what is left: the
 batch that was cut off, and the files after it.
 
-The commit of the batch that is to be cut off is held back (`HeldCommit.scala`): if it takes less
-than expected, it still has not ended when it is killed.
+The commit of the batch that is to be cut off is held back (`HoldingFileManager.scala`): if it takes
+less than expected, it still has not ended when it is killed.
 """
 
 from __future__ import annotations
@@ -18,18 +18,9 @@ from typing import Any
 
 from benchmarks.bench_env import BenchError
 from benchmarks.bench_process import kill_when, run_spec
+from integration.jvm import holding
 
 _LOGS = ("offsets", "commits")
-_HELD_COMMIT = "org.apache.spark.sql.millpond.bench.HeldCommit"
-
-
-def held(conf: Mapping[str, str], number: int) -> dict[str, str]:
-    """Return the settings of a session that never writes the commit of a batch."""
-    return {
-        **conf,
-        "spark.sql.streaming.checkpointFileManagerClass": _HELD_COMMIT,
-        "spark.hadoop.millpond.bench.heldBatch": str(number),
-    }
 
 
 def committed_of(files: int) -> int:
@@ -79,7 +70,7 @@ def recover(
     is committed, and until the last file is.
 
     Args:
-        spec: with the session's settings, `conf`.
+        spec: with the session's settings, `conf`, whose class path has those of the tests.
         checkpoint: that of the query.
         files: how many batches it has in all.
 
@@ -87,7 +78,7 @@ def recover(
     """
     number = committed_of(files)
     due = mid_batch(checkpoint, number)
-    cut = {**spec, "conf": held(spec["conf"], number)}
+    cut = {**spec, "conf": spec["conf"] | holding(f"commits/{number}", work_dir / "held")}
     kill_when(due, command, cut, work_dir=work_dir, timeout_s=timeout_s)
     commits = checkpoint / "commits"
     if (commits / str(number)).exists():

@@ -81,6 +81,23 @@ def compile_harness() -> Path:
     return compiled(SCALA_TESTS)
 
 
+def holding(name: str, said: Path) -> dict[str, str]:
+    """Return the settings of a session that never writes a file of its Spark checkpoint.
+
+    The session needs the classes of `compile_harness`.
+
+    Args:
+        name: of the file, as in `commits/2`.
+        said: a file that is made when the writer of the other one waits.
+    """
+    manager = "org.apache.spark.sql.millpond.testing.HoldingFileManager"
+    return {
+        "spark.sql.streaming.checkpointFileManagerClass": manager,
+        "spark.hadoop.millpond.test.hold": name,
+        "spark.hadoop.millpond.test.held": str(said),
+    }
+
+
 def compile_parts() -> Path:
     """Compile `jvm-shim/src/test/scala-engine`, which drives the shim's own classes.
 

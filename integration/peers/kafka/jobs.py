@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from integration.jvm import MILLPOND, compile_harness
+from integration.jvm import MILLPOND, compile_harness, holding
 from integration.peers.kafka.broker import Broker
 from integration.processes import agents_below, alive, wait_until
 from integration.test_crash import Job
@@ -36,11 +36,7 @@ class Jobs:
         jars = os.pathsep.join(map(str, [compile_harness(), *self.connectors]))
         conf = {"spark.driver.extraClassPath": jars, **self.conf}
         if hold is not None:
-            conf["spark.hadoop.millpond.test.hold"] = hold
-            conf["spark.hadoop.millpond.test.held"] = str(self.work / "held")
-            conf["spark.sql.streaming.checkpointFileManagerClass"] = (
-                "org.apache.spark.sql.millpond.testing.HoldingFileManager"
-            )
+            conf |= holding(hold, self.work / "held")
         module = "integration.peers.kafka.job"
         return Job(self.work, int(self.format), MILLPOND, conf, module=module)
 
