@@ -46,6 +46,8 @@ class RunningQuery(Protocol):
     def isActive(self) -> bool: ...
     @property
     def status(self) -> Mapping[str, Any]: ...
+    @property
+    def lastProgress(self) -> Any: ...
     def stop(self) -> None: ...
 
 
@@ -249,12 +251,19 @@ def _poll_s(storage: Storage) -> float:
 
 
 def _wait_for_commit(query: RunningQuery, storage: Storage, wait_s: float) -> None:
-    """Wait until no micro-batch runs, another one is committed, or the time is over."""
+    """Wait until no micro-batch runs, another one is committed and told of, or the time is over.
+
+    Spark tells `lastProgress` and the query's listeners of a micro-batch after its commit. A query
+    that is stopped between the two never tells them.
+    """
     deadline, poll_s = time.monotonic() + wait_s, _poll_s(storage)
     before = _commits(storage)
     while query.isActive and query.status.get("isTriggerActive") and time.monotonic() < deadline:
-        if _commits(storage) != before:
-            return
+        committed = _commits(storage)
+        if committed > before:
+            told = query.lastProgress
+            if told is not None and told.batchId >= committed:
+                return
         time.sleep(poll_s)
 
 

@@ -35,6 +35,10 @@ class Query:
     def status(self) -> Mapping[str, Any]:
         return {"isTriggerActive": False, "message": "Waiting for data to arrive"}
 
+    @property
+    def lastProgress(self) -> None:
+        return None
+
     def stop(self) -> None:
         self.isActive = False
         if self.unfinished:

@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -259,7 +260,8 @@ def test_saved_again_and_again_while_batches_are_committed(tmp_path: Path) -> No
 class Query:
     """A query as `stop_with_savepoint` sees it.
 
-    `store` commits a batch after somebody has asked for its status a number of times.
+    `store` commits a batch after somebody has asked for its status a number of times. The query
+    tells of it when somebody asks for its progress for the second time since.
     """
 
     def __init__(
@@ -272,13 +274,21 @@ class Query:
     ) -> None:
         self.store, self.checkpoint, self.isActive, self.stopped = store, checkpoint, active, False
         self._asked, self._commits_after = 0, commits_after
+        self._untold = [store.version - 1]
 
     @property
     def status(self) -> dict[str, object]:
         self._asked += 1
         if self._asked == self._commits_after:
-            commit_in_spark(self.checkpoint, self.store.version, self.store.commit(), 1)
+            batch = self.store.version
+            commit_in_spark(self.checkpoint, batch, self.store.commit(), 1)
+            self._untold += [batch - 1, batch]
         return {"isTriggerActive": self._commits_after is not None}
+
+    @property
+    def lastProgress(self) -> SimpleNamespace:
+        told = self._untold.pop(0) if len(self._untold) > 1 else self._untold[0]
+        return SimpleNamespace(batchId=told)
 
     def stop(self) -> None:
         self.isActive, self.stopped = False, True
@@ -298,6 +308,7 @@ def test_stop_with_savepoint(
         query, tmp_path / "saved", checkpoint=tmp_path / "a", wait_s=wait_s
     )
     assert (query.stopped, report.batch) == (True, batch)
+    assert query.lastProgress.batchId == batch  # or its listeners never hear of it
     assert savepoint.show(tmp_path / "saved").index.image.batch == batch
 
 
