@@ -57,7 +57,7 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
     try new LocalRocks(dir, options, readOnly)
     catch { case e: MillpondException => freeOptions(); throw e }
   private val points = new PointReads(dir, rocks, config.maps)
-  private val filter = new TierFilter
+  private[disk] val filter = new TierFilter
   /** What helps `get`. */
   val lookup = new TierLookup(points, filter,
     budget => filter.begin(iterator(readAhead = true), estimatedKeys, budget))

@@ -95,17 +95,16 @@ private[millpond] final class PointReads(dir: File, rocks: LocalRocks, maps: Boo
     db.disableFileDeletions()
     try {
       val live = rocks.files
-      if (bytesFor(live) > share / ShareWhenBuilt || live.exists(_.size > Int.MaxValue)) refuse()
+      if (bytesFor(live) > mostWhenBuilt(share) || live.exists(_.size > Int.MaxValue)) refuse()
       else {
         val next = new Building
         building = next
+        open(live, next)
         // the tables of files that RocksDB has replaced serve until the new ones are there, unless
         // that is too much at once
-        if (!open(live, next, share * MostOfShare / 4 - used.get)) {
-          end()
-          retire()
-          building = new Building
-          open(live, building, Long.MaxValue): Unit
+        if (used.get + bytesFor(next.files.filter(_.made == null).map(_.meta)) > most(share)) {
+          retire(but = next.files.map(_.made).toSet)
+          freeRetired()
         }
       }
     } catch { case e: Throwable => end(); throw e }
@@ -113,8 +112,8 @@ private[millpond] final class PointReads(dir: File, rocks: LocalRocks, maps: Boo
     building != null
   }
 
-  /** Open the files. False: the tables of new ones would have more bytes than there is room. */
-  private def open(live: Seq[LiveFileMetaData], into: Building, room: Long): Boolean = {
+  /** Open the files. Those that have tables keep them. */
+  private def open(live: Seq[LiveFileMetaData], into: Building): Unit = {
     val known = if (view == null) Map.empty[AnyRef, IndexedSst]
     else allOf(view).map(f => f.sst.identity -> f).toMap
     live.foreach { meta =>
@@ -122,7 +121,6 @@ private[millpond] final class PointReads(dir: File, rocks: LocalRocks, maps: Boo
       val made = MappedSst.identityOf(file).flatMap(known.get)
       into.files += new Opened(meta, made.fold(new MappedSst(file))(_.sst), made.orNull)
     }
-    bytesFor(into.files.filter(_.made == null).map(_.meta)) <= room
   }
 
   private def bytesFor(live: Iterable[LiveFileMetaData]): Long =
@@ -222,7 +220,7 @@ private[millpond] final class PointReads(dir: File, rocks: LocalRocks, maps: Boo
         if (isReadable(sst, reader)) indexing = Indexing.of(sst, reader, budget)
         if (indexing != null) {
           while (indexing.step(Int.MaxValue)) ()
-          if (used.get + indexing.keys.bytes <= budget.fairShareBytes * MostOfShare / 4) {
+          if (used.get + indexing.keys.bytes <= most(budget.fairShareBytes)) {
             made = new IndexedSst(sst, indexing.keys)
             added(made.bytes)
           }
@@ -262,9 +260,9 @@ private[millpond] final class PointReads(dir: File, rocks: LocalRocks, maps: Boo
   /** See whether RocksDB has replaced files. */
   def judge(): Unit = synchronized(if (view != null || refused) {
     val files = rocks.files
-    refused = budget != null && bytesFor(files) > budget.fairShareBytes / ShareWhenBuilt
+    refused = budget != null && bytesFor(files) > mostWhenBuilt(budget.fairShareBytes)
     // more stores have opened: each has a smaller share
-    if (view != null && used.get > budget.fairShareBytes * MostOfShare / 4) { end(); retire() }
+    if (view != null && used.get > most(budget.fairShareBytes)) { end(); retire() }
     if (view != null) {
       val live = files.map(_.fileName).toSet
       names.filterInPlace((name, _) => live(name))
@@ -297,11 +295,12 @@ private[millpond] final class PointReads(dir: File, rocks: LocalRocks, maps: Boo
 
   private def named(name: String): File = new File(dir, name.stripPrefix("/"))
 
-  /** No search uses the view from the next one on, which frees it. */
-  private def retire(): Unit = {
+  /** No search uses the view from the next one on, which frees its files.
+    * @param but files that somebody else owns now */
+  private def retire(but: Set[IndexedSst] = Set.empty): Unit = {
     val before = view
     view = null
-    if (before != null) { retired ++= allOf(before); hasRetired = true }
+    if (before != null) { retired ++= allOf(before).filterNot(but); hasRetired = true }
   }
 
   private def freeRetired(): Unit = synchronized {
@@ -345,8 +344,11 @@ private object PointReads {
   private val NotHere = -3
   // of the threads that search
   private val blocks = ThreadLocal.withInitial[SstBlock](() => new SstBlock)
-  private val ShareWhenBuilt = 2L
-  private val MostOfShare = 3L // of four quarters, while tables take the place of others
+
+  /** Bytes that all tables may have when they are made. What a flush adds until the next
+    * compaction has room above that. */
+  private def mostWhenBuilt(share: Long): Long = share * 5 / 8
+  private def most(share: Long): Long = share * 3 / 4
 
   private def isReadable(sst: MappedSst, block: SstBlock): Boolean =
     sst.understand(block) && sst.blocks <= KeyBlocks.mostBlocks

@@ -42,12 +42,13 @@ private final class ReadTier(trial: Trial, dir: File) {
     case _ => CompressionType.LZ4_COMPRESSION
   }
   private val maps = chance(80) // not on YARN
+  private val fileBytes = if (chance(50)) 8L << 10 else 1L << 30
   private val tier = new DiskTier(new File(dir, "db"),
     Scratch.config.copy(
       compression = compression,
       mostWhole = () => if (chance(50)) Long.MaxValue else 0L,
       maps = maps,
-      fileBytes = if (chance(50)) 8L << 10 else 1L << 30
+      fileBytes = fileBytes
     ))
   val budget = new MemoryBudget(ReadTier.BudgetBytes)
   private val keyCount = random.between(1, 2000)
@@ -97,7 +98,7 @@ private final class ReadTier(trial: Trial, dir: File) {
       // an earlier build had other check sums
       val isOld = chance(5)
       val (options, keyBytes) = (new Options, changes.map(_._1.length.toLong).sum)
-      val writer = if (isOld) new SstWriter(options, file, new TierFilter)
+      val writer = if (isOld) new SstWriter(options, file, tier.filter)
       else tier.sstWriter(file, changes.size.toLong, keyBytes, bytes)
       changes.foreach { case (k, v) =>
         val (name, value) = (Change.bytes(k), Change.bytes(v.getOrElse("")))
@@ -129,7 +130,28 @@ private final class ReadTier(trial: Trial, dir: File) {
     tier.lookup.keep()
   }
 
+  /** Tables that just have room are made, although those of replaced files fill it. */
+  private def crowd(): Unit = {
+    trial.step("a compaction where tables have little room")
+    budget.limitTo(tier.lookup.usedBytes * 8 / 5 + 64): Unit
+    tier.compact()
+    tier.lookup.judge()
+    if (tier.lookup.isOutdated) {
+      tier.lookup.begin(budget)
+      check(tier.lookup.usedBytes <= budget.limitBytes * 3 / 4, "old tables stay beside new ones")
+      while (tier.lookup.step(random.between(1, 2000))) ()
+      tier.lookup.keep()
+      if (!trial.hasFailed)
+        check(tier.lookup.hasPlaces && !tier.lookup.isOutdated, "there are no tables")
+    }
+    budget.limitTo(ReadTier.BudgetBytes): Unit
+  }
+
   def verify(): Unit = {
+    if (fileBytes > (1L << 20) && !isForeign && !trial.hasFailed && chance(30)) {
+      tier.lookup.judge()
+      if (tier.lookup.hasPlaces && !tier.lookup.isOutdated) crowd()
+    }
     if (!isForeign && !trial.hasFailed && tier.lookup.isReady)
       check(tier.lookup.hasPlaces == maps, "a key filter stands in, or not")
     if (!maps) equal(Scratch.mapped(dir), Nil, "mapped files")
