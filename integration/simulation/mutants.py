@@ -195,7 +195,7 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             (
                 _PACKAGE + "store/collection/plan.py",
-                "if now_ms - first_seen_ms >= grace_ms and now_ms - info.modified_ms >= grace_ms:",
+                "if waited and now_ms - info.modified_ms >= grace_ms:",
                 "if now_ms >= 0:",
             ),
             (

@@ -23,6 +23,27 @@ def test_an_sst_goes_only_after_it_was_seen_unreferenced_for_the_grace_period() 
     assert [info.key for info in due.doomed] == ["a"] and due.candidates == {}
 
 
+def test_an_sst_whose_manifests_have_expired_goes_at_once() -> None:
+    ssts = [sst("expired"), sst("named too"), sst("upload in flight")]
+    sweep = plan_sweep(
+        ssts,
+        [],
+        {"named too"},
+        {},
+        released={"expired", "named too"},
+        grace_ms=GRACE,
+        now_ms=5000,
+    )
+    assert [info.key for info in sweep.doomed] == ["expired"]
+    assert sweep.candidates == {"upload in flight": 5000}
+
+
+def test_an_sst_of_a_manifest_that_was_taken_back_waits() -> None:
+    young = sst("a", modified_ms=8500)
+    sweep = plan_sweep([young], [], set(), {}, released={"a"}, grace_ms=GRACE, now_ms=9000)
+    assert sweep.doomed == () and sweep.candidates == {"a": 9000}
+
+
 def test_an_sst_that_is_named_again_starts_anew() -> None:
     named = plan_sweep([sst("a")], [], {"a"}, {"a": 5000}, grace_ms=GRACE, now_ms=9000)
     assert named.doomed == () and named.candidates == {}

@@ -59,6 +59,28 @@ def test_the_sweep_waits_for_the_grace_period_across_agents(
     assert len(provider.stored(".sst")) == 1
 
 
+def test_an_sst_goes_with_the_last_manifest_that_named_it(make: MakeProvider, clock: Clock) -> None:
+    provider = make(retain_versions=2, grace_ms=60_000)
+    provider.open(0)
+    version = provider.commit()
+    provider.snapshot(compact=True)
+    (first,) = provider.stored(".sst")
+    provider.collect(version)
+    for _ in range(3):
+        version = provider.commit()
+    provider.snapshot(compact=True)
+    clock.offset_ms = 59_000
+    version = provider.commit()
+    provider.collect(version)
+    assert len(provider.stored(".manifest")) == 2, "a restore may have been planned with the first"
+    clock.offset_ms = 61_000
+    version = provider.commit()
+    provider.collect(version)
+    assert len(provider.stored(".manifest")) == 1
+    assert first not in provider.stored(".sst") and len(provider.stored(".sst")) == 1
+    assert make(retain_versions=2).open(version.version) == provider.state
+
+
 def test_one_unreadable_manifest_stops_the_sweep_of_the_operator(make: MakeProvider) -> None:
     sweeper, other = make(retain_versions=2), make(retain_versions=2, partition=1)
     versions = history(sweeper, 2, 1)

@@ -180,13 +180,23 @@ def _sweep(
     Returns: the files that were deleted.
     """
     started = time.monotonic()
+    # Empty when this executor sweeps for the first time: then every SST waits.
+    before = checkpoint.marks.get(operator, {})
     try:
         referenced = _mark(checkpoint, operator, listings, now_ms)
         candidates = _load_candidates(checkpoint, operator)
         ssts = [info for listing in listings.values() for info in listing.ssts.values()]
         staging = [info for listing in listings.values() for info in listing.staging]
+        kept = checkpoint.marks[operator]
+        gone = (named for key, (_, named) in before.items() if key not in kept)
         sweep = plan.plan_sweep(
-            ssts, staging, referenced, candidates, grace_ms=grace_ms, now_ms=now_ms
+            ssts,
+            staging,
+            referenced,
+            candidates,
+            released=frozenset().union(*gone),
+            grace_ms=grace_ms,
+            now_ms=now_ms,
         )
         doomed = _delete(checkpoint, operator, sweep.doomed, now_ms)
     except MillpondError as e:

@@ -5,8 +5,9 @@ There are two collections, because they know different things:
   (version, id) that Spark asked for. It is the only proof of what is committed. An id that is not
   its ancestor proves nothing, unless its version is older.
 - *sweep*, of a whole operator: SSTs that no manifest names, and staging files that nobody finished.
-  An SST goes only if a sweep saw it unreferenced at least a grace period ago and it still is: an
-  upload in flight is unreferenced until its manifest is published.
+  An SST that no manifest ever named may be an upload in flight. It goes only if a sweep saw it
+  unreferenced at least a grace period ago and it still is. One whose manifests have expired goes at
+  once: they have waited for the grace period.
 
 Invariants:
 - Nothing at or above the anchor's version expires.
@@ -202,6 +203,7 @@ def plan_sweep(
     referenced: Collection[str],
     candidates: Mapping[str, int],
     *,
+    released: Collection[str] = (),
     grace_ms: int,
     now_ms: int,
 ) -> Sweep:
@@ -210,6 +212,7 @@ def plan_sweep(
     Args:
         referenced: keys of all SSTs that any manifest of the operator names.
         candidates: those of the previous sweep.
+        released: keys of SSTs that manifests named which have gone since the previous sweep.
         grace_ms: how long a file must have been unreferenced, and unmodified.
         now_ms: since the epoch.
     """
@@ -220,7 +223,8 @@ def plan_sweep(
             continue
         # A clock that was set back must not make a candidate older than it is.
         first_seen_ms = min(candidates.get(info.key, now_ms), now_ms)
-        if now_ms - first_seen_ms >= grace_ms and now_ms - info.modified_ms >= grace_ms:
+        waited = info.key in released or now_ms - first_seen_ms >= grace_ms
+        if waited and now_ms - info.modified_ms >= grace_ms:
             doomed.append(info)
         else:
             seen[info.key] = first_seen_ms
