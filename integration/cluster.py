@@ -23,7 +23,7 @@ import pyspark
 
 import millpond
 from integration.demo import processes as tagged
-from integration.jvm import LIGHT, REPO
+from integration.jvm import LIGHT, LIGHT_DRIVER, REPO
 from integration.processes import Process, below, is_agent, processes, wait_until
 
 SPARK_HOME = Path(pyspark.__file__).parent
@@ -276,7 +276,7 @@ class Application:
             "spark.driver.bindAddress": cluster.address(0),
             "spark.sql.session.timeZone": "UTC",
             "spark.executor.extraJavaOptions": f"{LIGHT} -Djava.io.tmpdir={cluster.scratch}",
-            "spark.driver.extraJavaOptions": f"{LIGHT} -Djava.io.tmpdir={cluster.scratch}",
+            "spark.driver.extraJavaOptions": f"{LIGHT_DRIVER} -Djava.io.tmpdir={cluster.scratch}",
             # the agent's log says which executor opened which store
             "spark.executorEnv.MILLPOND_LOG": "INFO",
             **settings,

@@ -15,7 +15,7 @@ from pyspark.sql import SparkSession
 import millpond
 from integration.harness import Harness, providers_to_test
 from integration.jvm import (
-    LIGHT,
+    LIGHT_DRIVER,
     MILLPOND,
     ROCKSDB,
     classes_after_spark,
@@ -86,7 +86,7 @@ def spark(
         .config("spark.sql.streaming.stateStore.minDeltasForSnapshot", "2")
         .config("spark.sql.streaming.metricsEnabled", "false")
         .config("spark.driver.memory", "1500m")
-        .config("spark.driver.extraJavaOptions", LIGHT)
+        .config("spark.driver.extraJavaOptions", LIGHT_DRIVER)
     )
     if MILLPOND in providers_to_test():
         # Queries choose their provider. If the session named Millpond here, Millpond would refuse

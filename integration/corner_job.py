@@ -23,7 +23,7 @@ from pyspark.sql import functions as F
 import millpond
 from integration.cases import EVENTS, events
 from integration.join_cases import STATE_FORMAT
-from integration.jvm import LIGHT, MILLPOND
+from integration.jvm import LIGHT_DRIVER, MILLPOND
 from integration.streams import InjectedFailure, Input
 
 FILES = 4
@@ -80,7 +80,7 @@ def session(work: Path, provider_class: str) -> SparkSession:
     builder = (
         SparkSession.builder.master("local[2,3]")
         .config("spark.ui.enabled", "false")
-        .config("spark.driver.extraJavaOptions", LIGHT)
+        .config("spark.driver.extraJavaOptions", LIGHT_DRIVER)
         .config("spark.speculation", "true")
         .config("spark.local.dir", str(work / "local"))
         .config("spark.sql.warehouse.dir", str(work / "warehouse"))

@@ -19,7 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import millpond
-from integration.jvm import LIGHT, MILLPOND
+from integration.jvm import LIGHT_DRIVER, MILLPOND
 
 
 def session(work: Path, checkpoint_format: str, provider_class: str) -> SparkSession:
@@ -29,7 +29,7 @@ def session(work: Path, checkpoint_format: str, provider_class: str) -> SparkSes
     builder = (
         SparkSession.builder.master("local[2]")
         .config("spark.ui.enabled", "false")
-        .config("spark.driver.extraJavaOptions", LIGHT)
+        .config("spark.driver.extraJavaOptions", LIGHT_DRIVER)
         .config("spark.local.dir", str(work / "local"))
         .config("spark.sql.warehouse.dir", str(work / "warehouse"))
         .config("spark.sql.session.timeZone", "UTC")

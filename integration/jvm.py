@@ -34,13 +34,19 @@ _SPARK_PATH = (*map(str, SPARK_JARS.glob("slf4j-api-*.jar")), f"{SPARK_JARS}/*")
 # `make test` writes it. Without it, or with another class path, a JVM loads each class itself.
 CLASSES = REPO / "build" / "classes.jsa"
 # Tests have many small, short JVMs. The compiler C2 would cost them a third of their time, and
-# loading Spark's classes half of it.
-PLAIN = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+# loading Spark's classes half of it. Spark's code does not fit into what C1 alone may keep.
+PLAIN = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:ReservedCodeCacheSize=240m"
 # The JVM splits its options at blanks.
 LIGHT = (
     f"{PLAIN} -XX:SharedArchiveFile={CLASSES} -Xlog:cds=off,cds+dynamic=off"
     if CLASSES.is_file() and " " not in str(CLASSES)
     else PLAIN
+)
+# Of a driver whose queries see a few rows. To generate classes for them would cost a quarter of its
+# time; the store gets the same rows without. Pages of the documentation, the demo, benchmarks,
+# real-time mode and peers run with what Spark generates.
+LIGHT_DRIVER = (
+    f"{LIGHT} -Dspark.sql.codegen.factoryMode=NO_CODEGEN -Dspark.sql.codegen.wholeStage=false"
 )
 IS_SPARK_4_2 = pyspark.__version__.startswith("4.2.")
 MILLPOND = "org.apache.spark.sql.millpond.MillpondStateStoreProvider"

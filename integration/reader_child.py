@@ -13,7 +13,7 @@ import sys
 from pyspark.sql import SparkSession
 
 import millpond
-from integration.jvm import LIGHT
+from integration.jvm import LIGHT_DRIVER
 
 
 def main(checkpoint: str, local_dir: str, readings: list[dict[str, str]]) -> None:
@@ -26,7 +26,7 @@ def main(checkpoint: str, local_dir: str, readings: list[dict[str, str]]) -> Non
         "spark.sql.warehouse.dir": os.path.join(local_dir, "warehouse"),
         "spark.sql.session.timeZone": "UTC",
         "spark.driver.memory": "1g",
-        "spark.driver.extraJavaOptions": LIGHT,
+        "spark.driver.extraJavaOptions": LIGHT_DRIVER,
     }.items():
         builder = builder.config(name, value)
     spark = millpond.configure(builder).getOrCreate()

@@ -33,6 +33,7 @@ from integration.doc_pages import (
     steps,
     with_output,
 )
+from integration.jvm import LIGHT
 
 pytestmark = pytest.mark.spark
 REWRITE = bool(os.environ.get("MILLPOND_DOCS_REWRITE"))
@@ -89,8 +90,7 @@ class Machine:
             "spark.ui.enabled false\nspark.driver.host 127.0.0.1\nspark.driver.bindAddress"
             " 127.0.0.1\nspark.driver.memory 700m\nspark.local.dir"
             f" {root}/local\nspark.sql.warehouse.dir"
-            f" {root}/warehouse\nspark.driver.extraJavaOptions -XX:+UseSerialGC"
-            f" -XX:TieredStopAtLevel=1\n{settings}"
+            f" {root}/warehouse\nspark.driver.extraJavaOptions {LIGHT}\n{settings}"
         )
         self.env = {
             "PYSPARK_PYTHON": sys.executable,  # the one that has all packages

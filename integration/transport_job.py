@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
 import millpond
-from integration.jvm import LIGHT
+from integration.jvm import LIGHT_DRIVER
 from integration.transports import BULK, BULK_METRICS, transport_conf
 
 KEYS, TEXT, ECHOES = 16, 250_000, 5
@@ -138,7 +138,7 @@ def main(directory: Path, settings: dict[str, str]) -> None:
     """Run the queries, one batch each."""
     logs = directory / "log4j2.properties"
     logs.write_text(_LOGGING)
-    java_options = f"{LIGHT} -Dlog4j2.configurationFile={logs.as_uri()}"
+    java_options = f"{LIGHT_DRIVER} -Dlog4j2.configurationFile={logs.as_uri()}"
     builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
     builder = builder.config("spark.driver.memory", "700m").config("spark.local.dir", directory)
     builder = builder.config("spark.driver.extraJavaOptions", java_options)
