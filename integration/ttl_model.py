@@ -87,9 +87,16 @@ def replayed(checkpoint: Path, ttl_ms: int) -> Replayed:
     """
     model: Aged[str, tuple[int, int]] = Aged()
     result = Replayed()
-    for batch, files in sorted(files_of(checkpoint).items()):
-        lines = (checkpoint / "offsets" / str(batch)).read_text().splitlines()
+    files_by_offset = files_of(checkpoint)
+    done = -1
+    for log in sorted((checkpoint / "offsets").glob("[0-9]*"), key=lambda path: int(path.name)):
+        batch, lines = int(log.name), log.read_text().splitlines()
         timed = Timed(json.loads(lines[1])["batchTimestampMs"], ttl_ms)
+        # Two, if the driver was killed after the source had noted the next file: the run that
+        # followed noted one more before its first batch.
+        offsets = range(done + 1, json.loads(lines[2])["logOffset"] + 1)
+        done = offsets.stop - 1
+        files = [file for offset in offsets for file in sorted(files_by_offset[offset])]
         result.ended += model.begin(timed)
         counts: Counter[str] = Counter()
         sums: Counter[str] = Counter()
@@ -105,7 +112,7 @@ def replayed(checkpoint: Path, ttl_ms: int) -> Replayed:
 
 
 def files_of(checkpoint: Path) -> dict[int, set[Path]]:
-    """Return the files of each batch, from the log of the one source, which Spark compacts."""
+    """Return the files of each offset, from the log of the one source, which Spark compacts."""
     found: dict[int, set[Path]] = defaultdict(set)
     for log in (checkpoint / "sources" / "0").glob("[0-9]*"):
         for line in log.read_text().splitlines()[1:]:
