@@ -199,6 +199,8 @@ def _edited_state_takes_effect(
         again,
     )
     text = "\n".join(row for rows in again.rows.values() for row in rows)
+    # Spark makes one or the other of a list, with generated code or without.
+    text = text.replace("Vector(", "List(")
     # Key d had a value, and an entry that is gone now. Key b has two entries instead of one. Its
     # timer fires.
     kept = "List((v3,2.750000000000000000)); List(Count(Some(11)))"
