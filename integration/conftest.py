@@ -13,6 +13,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import millpond
+from integration import depth
 from integration.harness import Harness, providers_to_test
 from integration.jvm import (
     LIGHT_DRIVER,
@@ -47,9 +48,12 @@ def pytest_report_header() -> str:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave out the tests of peers, unless the marks name them."""
+    """Leave out the tests of peers, unless the marks name them, and deep tests of other parts."""
     if "peer" not in str(config.option.markexpr):
         items[:] = [item for item in items if item.get_closest_marker("peer") is None]
+    part = os.environ.get("MILLPOND_DEEP_PART", "")
+    if part and config.option.markexpr == "deep":
+        items[:] = [item for item in items if depth.is_in_part(item.nodeid, part)]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -28,3 +29,16 @@ def asked_for(request: pytest.FixtureRequest, argument: str) -> Sequence[Any]:
             if value is not None and value not in found:
                 found.append(value)
     return found
+
+
+def is_in_part(name: str, part: str) -> bool:
+    """Tell whether the test `name` is in `part`: "2/3" is the second of three, "1/1" is all.
+
+    A slow machine of CI runs one part of the deep tests, and another one for another commit.
+
+    Raises: ValueError: `part` is none.
+    """
+    wanted, _, parts = part.partition("/")
+    if not 1 <= int(wanted) <= int(parts):
+        raise ValueError(f"MILLPOND_DEEP_PART={part}: use 2/3 for the second of three parts")
+    return zlib.crc32(name.encode()) % int(parts) == int(wanted) - 1

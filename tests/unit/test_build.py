@@ -18,6 +18,7 @@ import pytest
 import build_shim
 from build_shim import BuildError, build_jar, compile_scala, find_spark, jars_of_other_versions
 from fetch_spark import unpack
+from integration.depth import is_in_part
 from integration.peers.results import PEERS
 from millpond import _shim
 from millpond._version import __version__
@@ -280,7 +281,8 @@ def test_the_installed_wheel_finds_its_jar(wheel: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.deep
-def test_every_test_is_deep_or_quick_and_ci_runs_both() -> None:
+def test_every_test_is_deep_or_quick_and_ci_runs_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MILLPOND_DEEP_PART", raising=False)
     selected, left_out = [], []
     for target in ("test", "deep"):
         said = run("make", target, "TEST=", "TEST_ARGS=--collect-only -q", cwd=REPO)
@@ -294,6 +296,33 @@ def test_every_test_is_deep_or_quick_and_ci_runs_both() -> None:
     assert "for part in previous deep;" in (REPO / "Makefile").read_text()
     ci = (REPO / ".ci/run").read_text()
     assert 0 < ci.index("timed make test\n") < ci.index("timed make test-all\n")
+
+
+def test_each_deep_test_is_in_one_part() -> None:
+    names = [f"integration/test_a.py::test_b[{n}]" for n in range(300)]
+    assert all(is_in_part(name, "1/1") for name in names)
+    sizes = [sum(is_in_part(name, f"{part}/3") for name in names) for part in (1, 2, 3)]
+    assert sum(sizes) == len(names) and min(sizes) > 70
+    assert all(sum(is_in_part(name, f"{part}/3") for part in (1, 2, 3)) == 1 for name in names)
+
+
+@pytest.mark.parametrize("part", ["0/3", "4/3", "3", "x/3", "1/0"])
+def test_what_is_no_part_is_refused(part: str) -> None:
+    with pytest.raises(ValueError):
+        is_in_part("integration/test_a.py::test_b", part)
+
+
+@pytest.mark.parametrize(
+    ("tested", "so_far", "parts"), [(550, 700, 1), (650, 850, 1), (1150, 1400, 3), (2500, 3000, 4)]
+)
+def test_ci_runs_the_deep_tests_that_an_hour_has_room_for(
+    tested: int, so_far: int, parts: int
+) -> None:
+    source = (REPO / ".ci/run").read_text()
+    function = source[source.index("part_in_time() {") : source.index("if timed make build")]
+    asked = f"{function}\nSECONDS={so_far}; part_in_time {tested}"
+    part, of = run("bash", "-c", asked, cwd=REPO).split("/")
+    assert int(of) == parts and 1 <= int(part) <= parts
 
 
 def test_make_help_lists_what_the_readme_promises() -> None:
