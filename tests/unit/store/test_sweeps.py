@@ -81,6 +81,24 @@ def test_an_sst_goes_with_the_last_manifest_that_named_it(make: MakeProvider, cl
     assert make(retain_versions=2).open(version.version) == provider.state
 
 
+def test_ssts_of_a_manifest_that_was_replaced_wait(make: MakeProvider, clock: Clock) -> None:
+    """A restore may have begun with what the manifest said before."""
+    provider = make(retain_versions=2, grace_ms=60_000)
+    provider.open(0)
+    version = provider.commit()
+    provider.snapshot(compact=True)
+    (first,) = provider.stored(".sst")
+    clock.offset_ms = 61_000
+    provider.collect(version)
+    (manifest,) = provider.stored(".manifest")
+    provider.snapshot(compact=True)
+    assert provider.stored(".manifest") == [manifest] and len(provider.stored(".sst")) == 2
+    now_s = clock() / 1000
+    os.utime(provider.directory / manifest, (now_s, now_s))
+    provider.collect(version)
+    assert first in provider.stored(".sst")
+
+
 def test_one_unreadable_manifest_stops_the_sweep_of_the_operator(make: MakeProvider) -> None:
     sweeper, other = make(retain_versions=2), make(retain_versions=2, partition=1)
     versions = history(sweeper, 2, 1)

@@ -187,8 +187,9 @@ def _sweep(
         candidates = _load_candidates(checkpoint, operator)
         ssts = [info for listing in listings.values() for info in listing.ssts.values()]
         staging = [info for listing in listings.values() for info in listing.staging]
-        kept = checkpoint.marks[operator]
-        gone = (named for key, (_, named) in before.items() if key not in kept)
+        # One that was replaced is still listed: restores may have begun with what it said before.
+        listed = {i.key for listing in listings.values() for i in listing.manifests.values()}
+        gone = (named for key, (_, named) in before.items() if key not in listed)
         sweep = plan.plan_sweep(
             ssts,
             staging,
