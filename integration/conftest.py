@@ -13,7 +13,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import millpond
-from integration import depth
+from integration.depth import is_in_part
 from integration.harness import Harness, providers_to_test
 from integration.jvm import (
     LIGHT_DRIVER,
@@ -53,7 +53,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         items[:] = [item for item in items if item.get_closest_marker("peer") is None]
     part = os.environ.get("MILLPOND_DEEP_PART", "")
     if part and config.option.markexpr == "deep":
-        items[:] = [item for item in items if depth.is_in_part(item.nodeid, part)]
+        items[:] = [item for item in items if is_in_part(item.nodeid, part)]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from integration.jvm import PLAIN
+
 PROVIDERS = ("millpond", "rocksdb")
 STATE = "spark.sql.streaming.stateStore."
 PARTITIONS = 4
@@ -27,9 +29,7 @@ def open_session(*, provider: str, work: Path, streaming: bool = True) -> SparkS
         "spark.driver.host": "127.0.0.1",
         "spark.local.dir": str(work / "scratch"),
         "spark.sql.warehouse.dir": str(work / "warehouse"),
-        "spark.driver.extraJavaOptions": (
-            f"-Djava.io.tmpdir={work / 'scratch'} -XX:+UseSerialGC -XX:TieredStopAtLevel=1"
-        ),
+        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={work / 'scratch'} {PLAIN}",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.shuffle.partitions": str(PARTITIONS),
         "spark.sql.adaptive.coalescePartitions.enabled": "true",
