@@ -29,6 +29,7 @@ _SEEDS = {
     "point-reads": 4,
     "rest": 6,
     "late-rows": 30,
+    "flush-behind": 300,
 }
 
 

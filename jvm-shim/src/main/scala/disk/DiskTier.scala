@@ -7,9 +7,10 @@ import scala.jdk.CollectionConverters._
 
 import com.fasterxml.jackson.databind.node.ArrayNode
 import org.rocksdb.{
-  BlockBasedTableConfig, BloomFilter, ChecksumType, CompactRangeOptions,
-  CompressionType, FlushOptions, IndexType, InfoLogLevel, IngestExternalFileOptions, LRUCache,
-  Options, ReadOptions, RocksDB, RocksDBException, RocksIterator, Status, WriteOptions
+  BlockBasedTableConfig, BloomFilter, ChecksumType, CompactRangeOptions, CompactionOptionsUniversal,
+  CompactionStyle, CompressionType, FlushOptions, IndexType, InfoLogLevel,
+  IngestExternalFileOptions, LRUCache, Options, ReadOptions, RocksDB, RocksDBException,
+  RocksIterator, Status, WriteOptions
 }
 
 import org.apache.spark.sql.millpond.base.{
@@ -25,6 +26,10 @@ import org.apache.spark.unsafe.Platform
   * @param readOnly for a tier that is only read: nothing in its folder changes */
 final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = false) {
   private val bloom = new BloomFilter(DiskTier.BloomBits.toDouble)
+  private val merging = new CompactionOptionsUniversal()
+    .setMaxSizeAmplificationPercent(DiskTier.NewerPercent)
+    .setSizeRatio(DiskTier.LikePercent)
+    .setAllowTrivialMove(true)
   private val options = new Options()
     .setCreateIfMissing(true)
     // in pieces, which the block cache holds like all else: whole, and outside of it, they
@@ -40,7 +45,10 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
     // a file system in memory would fill the space that RocksDB reserves
     .setAllowFAllocate(Seams.director == null)
     .setWriteBufferSize(1L << 20)
-    .setLevelCompactionDynamicLevelBytes(true)
+    // files of like size are merged. A level would be rewritten for each few small files: it falls
+    // behind, so it grows, and so does the price of rewriting it
+    .setCompactionStyle(CompactionStyle.UNIVERSAL)
+    .setCompactionOptionsUniversal(merging)
     // the next snapshot must upload what a compaction rewrites; reads hardly notice more files,
     // since memory and bloom filters answer most of them
     .setLevel0FileNumCompactionTrigger(DiskTier.FlushedFiles)
@@ -327,6 +335,7 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
     reading.close()
     readingAhead.close()
     compaction.close()
+    merging.close()
     wholeOptions.close()
     options.close()
     bloom.close()
@@ -356,8 +365,13 @@ final case class DiskConfig(blockCache: LRUCache, compression: CompressionType,
     mostWhole: () => Long, maps: Boolean, fileBytes: Long = 32L << 20)
 
 object DiskTier {
-  /** So many files of flushes wait for a compaction. */
+  /** So many files of flushes, or of compactions of some of them, wait for a compaction. */
   val FlushedFiles = 8
+  /** How much of the largest sorted run the newer ones take at most, in percent. */
+  private val NewerPercent = 50
+  /** By how much a run may be larger than all newer ones together, and still be merged with them,
+    * in percent. */
+  private val LikePercent = 20
   private val BlockBytes = 4L << 10
   private val BloomBits = 10
 

@@ -37,6 +37,12 @@ private[engine] final case class Committed(version: Long, lineageBase: Long,
   /** About how much memory dirty rows fill: those that the disk tier does not hold yet. */
   def dirtyBytes: Long = pending.iterator.map(_.memoryBytes).sum
 
+  /** Whether a flush must run beside the batch that begins: dirty rows, those that this batch and
+    * the next one write, if both write as much as the last one, would fill more than `share`. Few
+    * large files cost the compactions less than many small ones. */
+  def mustFlushBehind(share: Long): Boolean =
+    dirtyBytes + 2 * pending.lastOption.fold(0L)(_.memoryBytes) > share
+
   /** A micro-batch begins on `version`, so this version is proven committed. */
   def proven: Committed = copy(anchor = Point(version, id, keys))
 

@@ -49,7 +49,7 @@ private[engine] final class Pressure(store: StoreView, batch: RunningBatch, batc
         // new tables keep dirty rows, so they would be as large again
         if (store.synchronized(families.usedBytes) > share + share / 4)
           store.diskLock.during(snapshots.flush())
-        else flushBehind()
+        else if (store.committed.mustFlushBehind(share)) flushBehind()
       }
       if (!store.isHeap) store.synchronized {
         // a table uses freed records again; only a new table gives memory back to the system

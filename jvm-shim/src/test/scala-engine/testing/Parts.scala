@@ -13,6 +13,7 @@ import org.apache.spark.sql.millpond.disk.{
   ComposedPart, DiskTierPart, FlushPart, KeyFilterPart, PointReadsPart, RestPart
 }
 import org.apache.spark.sql.millpond.driver.LateRowsPart
+import org.apache.spark.sql.millpond.engine.FlushBehindPart
 import org.apache.spark.sql.millpond.memory.{ArenaPart, KeySortPart, SortedIndexPart, TablePart}
 
 /** Does random operations on a part of the store, and compares it with a plain model. It has no
@@ -119,7 +120,7 @@ object Trial {
 object Parts {
   private val parts: Seq[Part] = Seq(TablePart, ArenaPart, SortedIndexPart, KeySortPart, BlockPart,
     ChangelogPart, DiskTierPart, FlushPart, ComposedPart, KeyFilterPart,
-    PointReadsPart, RestPart, LateRowsPart)
+    PointReadsPart, RestPart, LateRowsPart, FlushBehindPart)
 
   def main(args: Array[String]): Unit = {
     val (first, seeds, name) = (args(0).toLong, args(1).toInt, args(2))
