@@ -3,8 +3,9 @@ package org.apache.spark.sql.millpond.engine
 import org.apache.spark.sql.millpond.changelog.PendingChangelog
 import org.apache.spark.sql.millpond.testing.{Part, Trial}
 
-/** Batches of the same size fill memory with dirty rows. The flush that runs beside a batch comes in
-  * time, so that no batch waits for one; and not before, so that its file is as large as can be. */
+/** Batches of the same size fill memory with dirty rows. The flush that runs beside a batch comes
+  * in time, so that no batch waits for one; and not before, so that its file is as large as can
+  * be. */
 object FlushBehindPart extends Part {
   override val name = "flush-behind"
 
