@@ -367,7 +367,7 @@ final case class DiskConfig(blockCache: LRUCache, compression: CompressionType,
 object DiskTier {
   /** So many files of flushes, or of compactions of some of them, wait for a compaction. */
   val FlushedFiles = 8
-  /** How much of the largest sorted run the newer ones take at most, in percent. */
+  /** When the newer sorted runs take as much of the oldest one, in percent, all are merged. */
   private val NewerPercent = 50
   /** By how much a run may be larger than all newer ones together, and still be merged with them,
     * in percent. */
