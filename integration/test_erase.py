@@ -192,14 +192,22 @@ class Query:
 
 
 def bytes_left(place: Path, needle: bytes) -> list[str]:
-    """Return the files whose bytes have the needle. None is compressed, but for tables."""
+    """Return the files whose bytes have the needle. None is compressed, but for tables.
+
+    An executor may be at a snapshot. When a file has gone that was listed, as a staged one that
+    got its name, the folder is listed again: its bytes are in a file that the list may not have.
+    """
 
     def content(path: Path) -> bytes:
         rows = pq.read_table(path).to_pylist() if path.suffix == ".parquet" else []
         return path.read_bytes() + repr(rows).encode()
 
-    files = [path for path in place.rglob("*") if path.is_file()]
-    return [str(path.relative_to(place)) for path in files if needle in content(path)]
+    while True:
+        try:
+            files = [path for path in place.rglob("*") if path.is_file()]
+            return [str(path.relative_to(place)) for path in files if needle in content(path)]
+        except FileNotFoundError:
+            continue
 
 
 def _wait_until_whole(place: Path) -> None:
