@@ -13,32 +13,22 @@ from pathlib import Path
 
 import pytest
 
+from integration.growing import PARTS, ROWS, Scene
 from integration.harness import (
     Harness,
     Numbered,
-    Provider,
     ProviderError,
-    Schema,
     module_harness,
     providers_to_test,
-    short_conf,
 )
 from integration.jvm import MILLPOND
 from integration.processes import agents_below, alive, wait_until
-from integration.provider import Store
-from integration.store_model import write_spark_metadata
-from millpond.storage import open_storage
-from millpond.storage.growing import drop_unfinished
-from tests.s3_server import HADOOP, Fault, Request, S3Server, s3_server
+from tests.s3_server import Fault, Request, S3Server, s3_server
 
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's storage"),
 ]
-
-SCHEMA = Schema("k bigint", "v string")
-ROWS = Numbered(80_000, "large", 400)  # 33 MiB: the batch leaves some thousands to its commit
-PARTS = 4  # of 5 MiB, of seven, which the batch completes at least beside the first
 
 harness = module_harness
 
@@ -47,73 +37,6 @@ harness = module_harness
 def server() -> Iterator[S3Server]:
     with s3_server() as running:
         yield running
-
-
-class Scene:
-    """A store with its state in a bucket of its own."""
-
-    def __init__(self, server: S3Server, harness: Harness, checkpoint: Path) -> None:
-        self.server, self.harness = server, harness
-        self.root = write_spark_metadata(
-            checkpoint, operator_name="stateStoreSave", partitions=1, provider_class=MILLPOND
-        )
-        (checkpoint / "metadata").write_text('{"id":"the-query"}')
-        self.bucket = server.bucket()
-        self.provider = self.open(harness)
-        store = self.provider.store(0)
-        store.put_numbered(Numbered(100, "before", 20))
-        self.first = store.commit()
-        assert self.first.id is not None
-        server.counts.clear()
-
-    def open(self, harness: Harness) -> Provider:
-        conf = short_conf(
-            {
-                "checkpointFormatVersion": 2,
-                "millpond.storage.uri": f"s3://{self.bucket}/states",
-                "millpond.storage.s3.endpoint": self.server.endpoint,
-                "millpond.storage.s3.multipartThreshold": "5m",
-                "millpond.changelog.codec": "none",
-                "millpond.gc.intervalMs": 0,
-            }
-        )
-        return harness.open(
-            self.root,
-            provider_class=MILLPOND,
-            schema=SCHEMA,
-            conf=conf | {"spark.sql.shuffle.partitions": "1"},
-            hadoop=HADOOP,
-        )
-
-    def batch(self) -> Store:
-        """Begin the second batch, and write its rows."""
-        store = self.provider.store(1, self.first.id)
-        store.put_numbered(ROWS)
-        return store
-
-    def sent(self, parts: int = PARTS) -> None:
-        """Wait until the server has so many parts."""
-        wait_until(lambda: self.server.counts["PART"] >= parts, seconds=60, what="the parts")
-
-    def unfinished(self) -> int:
-        answer = self.server.client().list_multipart_uploads(Bucket=self.bucket)
-        return len(answer.get("Uploads", ()))
-
-    def all_end(self) -> None:
-        wait_until(lambda: self.unfinished() == 0, seconds=60, what="the end of the upload")
-
-    def keys(self) -> list[str]:
-        storage = open_storage(f"s3://{self.bucket}", self.server.settings())
-        return [info.key for info in storage.list("") if info.key.endswith(".changelog")]
-
-    def check(self, id: str | None, version: int = 2) -> None:
-        """Read the version on another executor."""
-        other = self.open(self.harness)
-        store = other.store(version, id)
-        layers = [Numbered(100, "before", 20), *([ROWS] if version == 2 else [])]
-        assert store.check_numbered(layers) == layers[-1].until
-        store.abort()
-        other.close()
 
 
 @pytest.fixture
@@ -222,9 +145,8 @@ def test_kill_9_in_the_batch(scene: Scene, server: S3Server, tmp_path: Path) -> 
     doomed.kill()
     assert scene.unfinished() == 1 and len(scene.keys()) == 1
     done = scene.batch().commit()
-    storage = open_storage(f"s3://{scene.bucket}", server.settings())
-    assert drop_unfinished(storage, "states/the-query/state/0/", server.uploads_began_ms) == 0
-    assert drop_unfinished(storage, "states/the-query/state/0/", server.uploads_began_ms + 1) == 1
+    assert scene.drop_unfinished(server.uploads_began_ms) == 0
+    assert scene.drop_unfinished(server.uploads_began_ms + 1) == 1
     scene.check(done.id)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from integration.jvm import SPARK_JARS
+from integration.peers.growing import growing_changelog
 from integration.peers.matrix import Place, PlaceContract, PlaceQueries, large_objects, note
 from integration.peers.minio import parts
 from integration.peers.minio.server import Minio
@@ -82,6 +83,13 @@ def test_what_it_can_do(state: Place) -> None:
 def test_large_objects(minio: Minio, tmp_path: Path) -> None:
     """A large object goes up and comes down in parts. The server refuses a second of its name."""
     large_objects(minio, tmp_path)
+
+
+def test_a_changelog_that_grows(minio: Minio, tmp_path: Path) -> None:
+    """The server lists uploads of one object only. It throws away what nobody finishes by itself,
+    a day later.
+    """
+    growing_changelog(minio, tmp_path, lists_by_prefix=False)
 
 
 class TestQueries(PlaceQueries):

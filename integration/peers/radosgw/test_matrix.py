@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from integration.peers.growing import growing_changelog
 from integration.peers.matrix import Place, PlaceContract, PlaceQueries, large_objects, note
 from millpond.storage import Storage, open_checkpoint
 from tests.s3_server import HADOOP, S3Server
@@ -51,6 +52,10 @@ def test_large_objects(gateway: S3Server, tmp_path: Path) -> None:
     second object of its name nevertheless.
     """
     large_objects(gateway, tmp_path)
+
+
+def test_a_changelog_that_grows(gateway: S3Server, tmp_path: Path) -> None:
+    growing_changelog(gateway, tmp_path)
 
 
 class TestQueries(PlaceQueries):
