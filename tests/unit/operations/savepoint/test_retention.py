@@ -64,3 +64,15 @@ def test_a_failed_run_deletes_nothing(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="cannot be had"):
         savepoint.create(job.root, tmp_path / "saves", keep=1)
     assert savepoint.verify(kept).ok
+
+
+def test_the_directory_as_a_uri(tmp_path: Path) -> None:
+    """The new savepoint is told from old ones, however the directory is spelled."""
+    job = RowsBuilder(tmp_path / "job").build()
+    for place in (f"file:{tmp_path}/saves", f"/{tmp_path}/saves"):
+        report = savepoint.create(job.root, place, keep=1)
+        assert savepoint.verify(report.savepoint).ok
+        assert len(os.listdir(tmp_path / "saves")) == 1
+    for _ in range(3):
+        savepoint.create(job.root, f"file:{tmp_path}/others", keep=2)
+    assert len(os.listdir(tmp_path / "others")) == 2

@@ -56,13 +56,19 @@ def too_many(
     """Return the savepoints to delete, the oldest first (pure).
 
     Args:
-        views: what is there, the oldest first.
+        views: what is in the directory, the oldest first. Their places may be spelled otherwise
+            than that of `planned`, which is in it, too.
     """
+    new = _last(planned)
     mine = [
         view.savepoint
         for view in views
-        if view.savepoint != planned
-        and _NAME.fullmatch(view.savepoint.rpartition("/")[2])
+        if (name := _last(view.savepoint)) != new
+        and _NAME.fullmatch(name)
         and view.index.image.query_id == query_id
     ]
     return tuple(mine[: max(0, len(mine) - (keep - 1))])
+
+
+def _last(place: str) -> str:
+    return place.rpartition("/")[2]
