@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 
-from millpond.errors import ErrorKind, InvalidInputError, MillpondError, NotFoundError
+from millpond.errors import ErrorKind, InvalidInputError, MillpondError, NotFoundError, error
 from millpond.format import layout
 from millpond.format.format_file import decode_format, encode_format
 from millpond.model.ids import StoreId, VersionId
@@ -209,12 +209,12 @@ def plan_place(place: Place, matcher: Matcher, job: str, found: Found) -> Journa
     listed = {s: ls for s, ls in listings(storage).items() if s.operator == matcher.operator}
     _refuse_foreign(place, [listed[store] for store in chosen])
     stores = {store: StoreFiles(storage, store, place.spark_format) for store in listed}
-    # What a rescale put together of their files has to go as well.
+    sources: dict[StoreId, frozenset[StoreId]] = {}
     for store, listing in listed.items():
         stores[store].refresh()
         others = described(stores[store], listing).others
-        if any(one.name == store.name and one.partition in others for one in chosen):
-            chosen.add(store)
+        sources[store] = frozenset(replace(store, partition=other) for other in others)
+    chosen = made_of(chosen, sources)
     rewrites: list[Rewrite] = []
     for store in sorted(chosen):
         planned = rewrites_of(stores[store], _targets(place, store))
@@ -230,6 +230,22 @@ def plan_place(place: Place, matcher: Matcher, job: str, found: Found) -> Journa
         rewrites=tuple(rewrites),
         tables={},
     )
+
+
+def made_of(chosen: Set[StoreId], sources: Mapping[StoreId, Set[StoreId]]) -> set[StoreId]:
+    """Return these stores, and all that a rescale put together of their files.
+
+    A second rescale puts stores together of what the first one put together.
+
+    Args:
+        sources: by store, the stores of whose files its snapshots have some.
+    """
+    found: set[StoreId] = set()
+    more = set(chosen)
+    while more:
+        found |= more
+        more = {store for store, of in sources.items() if store not in found and of & found}
+    return found
 
 
 def replaced(place: Place, journal: Journal) -> list[str]:
@@ -276,6 +292,9 @@ def begin(place: Place, journal: Journal) -> None:
     """Write the journal, and mark the place: from now on only an erasure accepts it.
 
     Executors that have not noticed the end of the query take back snapshots of erased versions.
+
+    Raises: ConflictError: QUERY_RUNNING: the query was started since the place was opened. Then
+        nothing has changed.
     """
     storage = place.storage
     storage.put_bytes(layout.ERASE_JOURNAL_KEY, encode_journal(journal))
@@ -284,9 +303,29 @@ def begin(place: Place, journal: Journal) -> None:
     if place.index is not None:
         storage.put_bytes(layout.SAVEPOINT_KEY, encode_index(place.index, erasing=True))
         return
-    value = decode_format(storage.read(layout.FORMAT_KEY), erasing=True)
+    text = storage.read(layout.FORMAT_KEY)
+    value = decode_format(text, erasing=True)
     value = value.with_erased(journal.operator, _newest(journal))
     storage.put_bytes(layout.FORMAT_KEY, encode_format(value, erasing=True))
+    # A start that comes later meets the mark. One that came before has a heartbeat, or committed.
+    try:
+        _refuse_started(place)
+    except BaseException:
+        storage.put_bytes(layout.FORMAT_KEY, text)
+        storage.delete([layout.ERASE_JOURNAL_KEY])
+        raise
+
+
+def _refuse_started(place: Place) -> None:
+    refuse_running(place.storage, place.path)
+    for info in place.storage.list(layout.COMMITS_DIR + "/"):
+        batch = layout.parse_batch(info.key.rpartition("/")[2])
+        if batch is not None and batch > place.image.batch:
+            raise error(
+                ErrorKind.QUERY_RUNNING,
+                f"{place.path}: batch {batch} was committed while the erasure was planned",
+                hint="Stop the query, then erase again.",
+            )
 
 
 def _newest(journal: Journal) -> int:

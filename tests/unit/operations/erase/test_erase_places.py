@@ -1,0 +1,76 @@
+"""Erasures from places whose files hang together, and beside a query that was just started."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import millpond
+from millpond.errors import ConflictError, ErrorKind
+from millpond.format import layout
+from millpond.model.ids import StoreId
+from millpond.model.key_groups import KeyGroups
+from millpond.operations.erase import run
+from millpond.operations.erase.places import made_of, plan_place
+from millpond.operations.inspect import verify
+from tests.checkpoints import tree
+from tests.row_checkpoints import RowsBuilder
+from tests.unit.operations.rescale.test_rescale import beat
+
+
+def test_what_was_put_together_twice_goes_as_well(tmp_path: Path) -> None:
+    """Partitions of the second rescale have files of the first one's, which have the key's."""
+    groups = KeyGroups(16, 8)
+    built = RowsBuilder(tmp_path / "query", partitions=8, groups=groups, spark_format=2)
+    built.build(snapshots=())
+    millpond.rescale(built.root, 4)
+    millpond.rescale(built.root, 16)
+    before = millpond.read_state(built.root).to_pylist()
+    (done,) = millpond.erase([built.root], key={"k": 601}).places
+    assert done.rows == 1
+    assert verify(built.storage, "it").problems == []
+    after = millpond.read_state(built.root).to_pylist()
+    assert sorted(row["key"]["k"] for row in after) == sorted(
+        row["key"]["k"] for row in before if row["key"]["k"] != 601
+    )
+
+
+def test_stores_are_followed_whatever_their_order() -> None:
+    stores = [StoreId(0, n) for n in range(4)]
+    chain = {stores[n]: {stores[n + 1]} for n in range(3)}
+    assert made_of({stores[3]}, chain) == set(stores)
+    assert made_of({stores[0]}, chain) == {stores[0]}
+
+
+@pytest.mark.parametrize("how", ["heartbeat", "commit"])
+def test_a_query_that_was_started_while_the_erasure_was_planned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    built = RowsBuilder(tmp_path / "query").build(snapshots=())
+    seen: list[dict[str, bytes]] = []
+
+    def plan(*arguments: Any) -> Any:
+        planned = plan_place(*arguments)
+        if how == "heartbeat":
+            beat(built, 1, host=f"not {socket.gethostname()}")
+        else:
+            built.spark_logs(7)
+            for store in built.stores():
+                built.changelogs(store, 7)
+        seen.append(tree(built.root))
+        return planned
+
+    monkeypatch.setattr(run, "plan_place", plan)
+    with pytest.raises(ConflictError) as refused:
+        millpond.erase([built.root], key={"k": 1})
+    assert refused.value.kind is ErrorKind.QUERY_RUNNING
+    now = {k: v for k, v in tree(built.root).items() if not k.startswith("millpond/gc/")}
+    assert now == seen[0], "nothing has changed"
+    assert layout.ERASE_JOURNAL_KEY not in now
+    (built.root / "millpond/running/run-1.json").unlink(missing_ok=True)
+    monkeypatch.undo()
+    (done,) = millpond.erase([built.root], key={"k": 1}).places
+    assert done.rows == 1 and verify(built.storage, "it").problems == []
