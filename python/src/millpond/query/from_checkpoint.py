@@ -112,9 +112,11 @@ class _Reader:
                 self._optional(layout.offsets_key(number))
         self._optional(layout.QUERY_METADATA_KEY)
         self._optional(layout.FORMAT_KEY)
-        groups = found.format.key_groups_at(version) if found.format is not None else None
-        if found.format is not None and groups is not None and groups != found.format.key_groups:
-            self.texts[layout.FORMAT_KEY] = encode_format(found.format.as_of(version))
+        # Later rescales are none of the image's: a query that is made of it has its own versions.
+        then = found.format.as_of(version) if found.format is not None else None
+        if then is not None and then != found.format:
+            self.texts[layout.FORMAT_KEY] = encode_format(then)
+        groups = then.key_groups if then is not None else None
         self._sources(planned or offsets)
         operators = tuple(self._operators(spark, version, offsets))
         check_files(self.storage, self.files.values(), self.found.sizes(), self.ended)

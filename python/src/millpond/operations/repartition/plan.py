@@ -153,7 +153,7 @@ def state_ids(image: Image, new: NewPartitions) -> StateIds:
 
 def _with_groups(text: bytes, groups: KeyGroups) -> bytes:
     before = decode_format(text)
-    if before.key_groups == groups:
+    if before.key_groups == groups and not before.earlier:
         return text
     return encode_format(
         replace(before, max_parallelism=groups.max_parallelism, base=groups.base, earlier=())

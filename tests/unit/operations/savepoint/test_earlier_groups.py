@@ -1,0 +1,28 @@
+"""A query that is made of an earlier batch knows no rescale that came after that batch."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import millpond
+from millpond import savepoint
+from millpond.format import layout
+from millpond.format.format_file import decode_format
+from millpond.model.key_groups import KeyGroups
+from millpond.storage import LocalStorage
+from tests.row_checkpoints import RowsBuilder
+
+
+def test_key_groups_that_came_and_went(tmp_path: Path) -> None:
+    built = RowsBuilder(tmp_path / "query", spark_format=2).build()
+    millpond.rescale(built.root, 3)
+    millpond.rescale(built.root, 2, max_parallelism=16)
+    found = decode_format(built.storage.read(layout.FORMAT_KEY))
+    assert found.key_groups == KeyGroups(16, 2) and len(found.earlier) == 2
+    savepoint.fork(built.root, tmp_path / "fork", batch=4)
+    savepoint.create(built.root, tmp_path / "saved", batch=4, format="canonical")
+    savepoint.restore(tmp_path / "saved", tmp_path / "restored")
+    for place in ("fork", "restored"):
+        text = LocalStorage(str(tmp_path / place)).read(layout.FORMAT_KEY)
+        forked = decode_format(text)
+        assert {forked.key_groups_at(v) for v in range(1, 20)} == {KeyGroups(16, 2)}, place
