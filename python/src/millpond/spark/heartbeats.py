@@ -5,7 +5,8 @@
 
 The extension writes a heartbeat every `interval_ms`, and removes it when the query ends. A killed
 driver leaves its last one. On the driver's own host this module sees that the process is gone. On
-another host the heartbeat counts until three intervals have passed.
+another host the heartbeat counts until three intervals have passed, and then while it is renewed:
+the clocks of this host and of the storage need not agree.
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ _MISSED_BEATS = 3
 _DEFAULT_INTERVAL_MS = 5_000
 _ENDING_S = 3.0  # Spark tells its listeners a moment late that a query has ended
 _POLL_S = 0.05
+# Two clocks differ by less than that. What looks older is what a killed driver has left.
+_MOST_SKEW_MS = 24 * 3_600_000
+_RENEWED_INTERVALS = 1.5  # so long a heartbeat that looks old is watched
+_WATCH_S = 0.5  # between two looks at it
+_LONGEST_WATCH_S = 30.0  # whatever interval a file names
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,32 +42,70 @@ class Heartbeat:
     age_ms: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A heartbeat as it was at one look. `mark` differs when it has been renewed."""
+
+    beat: Heartbeat
+    interval_ms: int
+    mark: tuple[int, str, bytes]
+
+    @property
+    def is_fresh(self) -> bool:
+        return self.beat.age_ms <= _MISSED_BEATS * self.interval_ms
+
+
 def heartbeats(storage: Storage) -> list[Heartbeat]:
-    """Return the runs that are alive on the Spark checkpoint in `storage`."""
-    alive = []
+    """Return the runs that are alive on the Spark checkpoint in `storage`, by this host's clock."""
+    return [seen.beat for seen in _look(storage) if seen.is_fresh]
+
+
+def _look(storage: Storage) -> list[_Seen]:
+    """Return the heartbeats of all processes that are not known to be gone."""
+    found = []
     for info in storage.list(layout.RUNNING_PREFIX):
         name = info.key.rpartition("/")[2]
         if not name.endswith(".json") or name.startswith("."):
             continue
         try:
-            value = json.loads(storage.read(info.key))
+            text = storage.read(info.key)
         except NotFoundError:
             continue  # just ended
+        try:
+            value = json.loads(text)
         except ValueError:
             value = {}  # the driver is writing it
         if not isinstance(value, dict):
             value = {}
-        age_ms = max(0, time.time_ns() // 1_000_000 - info.modified_ms)
         beat = Heartbeat(
             run_id=name.removesuffix(".json"),
             host=str(value.get("host", "")),
             pid=_whole(value.get("pid"), 0),
-            age_ms=age_ms,
+            age_ms=max(0, time.time_ns() // 1_000_000 - info.modified_ms),
         )
-        interval_ms = _whole(value.get("interval_ms"), _DEFAULT_INTERVAL_MS)
-        if age_ms <= _MISSED_BEATS * interval_ms and not _is_gone(beat):
-            alive.append(beat)
-    return alive
+        if not _is_gone(beat):
+            interval_ms = _whole(value.get("interval_ms"), _DEFAULT_INTERVAL_MS)
+            found.append(_Seen(beat, interval_ms, (info.modified_ms, info.tag, text)))
+    return found
+
+
+def _renewed(storage: Storage) -> Heartbeat | None:
+    """Watch the heartbeats that look too old, and return one that is renewed nevertheless."""
+    old = {
+        seen.beat.run_id: seen
+        for seen in _look(storage)
+        if not seen.is_fresh and seen.beat.age_ms < _MOST_SKEW_MS
+    }
+    longest_s = max((seen.interval_ms for seen in old.values()), default=0) / 1000
+    deadline = time.monotonic() + min(_RENEWED_INTERVALS * longest_s, _LONGEST_WATCH_S)
+    while old and (left := deadline - time.monotonic()) > 0:
+        time.sleep(min(_WATCH_S, left))
+        now = {seen.beat.run_id: seen for seen in _look(storage)}
+        for run_id, seen in old.items():
+            if run_id in now and now[run_id].mark != seen.mark:
+                return now[run_id].beat
+        old = {run_id: seen for run_id, seen in old.items() if run_id in now}
+    return None
 
 
 def _whole(value: object, default: int) -> int:
@@ -105,6 +149,8 @@ def read_asked(storage: Storage) -> Asked | None:
 def refuse_running(storage: Storage, root: str, ending_s: float | None = None) -> None:
     """Raise ConflictError (QUERY_RUNNING) if a query runs on the Spark checkpoint in `storage`.
 
+    Where a driver was killed on another host in the last day, this takes some seconds.
+
     Args:
         root: the name of the Spark checkpoint, for the message.
         ending_s: how many seconds to wait for a query that is about to end; None: as long as Spark
@@ -113,14 +159,19 @@ def refuse_running(storage: Storage, root: str, ending_s: float | None = None) -
     deadline = time.monotonic() + (_ENDING_S if ending_s is None else ending_s)
     while alive := heartbeats(storage):
         if time.monotonic() > deadline:
-            beat = alive[0]
-            raise ConflictError(
-                f"{root}: a query runs on it: run {beat.run_id} on host {beat.host or '(unknown)'};"
-                f" its last heartbeat is {beat.age_ms / 1000:.0f} s old",
-                kind=ErrorKind.QUERY_RUNNING,
-                hint=(
-                    "Stop the query first. If its driver was killed on another host, try again in"
-                    " half a minute."
-                ),
-            )
+            raise _running(root, alive[0])
         time.sleep(_POLL_S)
+    if (beat := _renewed(storage)) is not None:
+        raise _running(root, beat)
+
+
+def _running(root: str, beat: Heartbeat) -> ConflictError:
+    return ConflictError(
+        f"{root}: a query runs on it: run {beat.run_id} on host {beat.host or '(unknown)'};"
+        f" its last heartbeat is {beat.age_ms / 1000:.0f} s old",
+        kind=ErrorKind.QUERY_RUNNING,
+        hint=(
+            "Stop the query first. If its driver was killed on another host, try again in half a"
+            " minute."
+        ),
+    )

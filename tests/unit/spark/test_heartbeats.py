@@ -1,0 +1,72 @@
+"""Heartbeats of queries, as a host sees them whose clock is another one's."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from millpond.errors import ConflictError, ErrorKind
+from millpond.spark import heartbeats
+from millpond.storage import LocalStorage
+
+_HOUR_NS = 3_600_000_000_000
+
+
+def _beat(root: Path, number: int = 0) -> Path:
+    file = root / "millpond/running/run-1.json"
+    file.parent.mkdir(parents=True, exist_ok=True)
+    value = {"host": "elsewhere", "pid": 1, "interval_ms": 100, "updated_ms": number}
+    file.write_text(json.dumps(value))
+    return file
+
+
+@contextmanager
+def _renewed(root: Path) -> Iterator[None]:
+    over = threading.Event()
+
+    def go_on() -> None:
+        number = 0
+        while not over.wait(0.02):
+            number += 1
+            _beat(root, number)
+
+    _beat(root)
+    thread = threading.Thread(target=go_on)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
+
+
+@pytest.mark.parametrize("skew_ns", [_HOUR_NS, -_HOUR_NS])
+def test_a_clock_that_is_off_does_not_hide_a_query(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, skew_ns: int
+) -> None:
+    right = time.time_ns
+    monkeypatch.setattr(time, "time_ns", lambda: right() + skew_ns)
+    with _renewed(tmp_path), pytest.raises(ConflictError) as refused:
+        heartbeats.refuse_running(LocalStorage(str(tmp_path)), "it", 0.1)
+    assert refused.value.kind is ErrorKind.QUERY_RUNNING
+
+
+@pytest.mark.parametrize("age_s", [3600, 90_000])
+def test_what_a_killed_driver_left_refuses_nothing(tmp_path: Path, age_s: int) -> None:
+    file = _beat(tmp_path)
+    os.utime(file, (time.time() - age_s,) * 2)
+    heartbeats.refuse_running(LocalStorage(str(tmp_path)), "it", 0.1)
+
+
+def test_a_heartbeat_that_goes_while_it_is_watched(tmp_path: Path) -> None:
+    file = _beat(tmp_path)
+    os.utime(file, (time.time() - 3600,) * 2)
+    threading.Timer(0.05, file.unlink).start()
+    heartbeats.refuse_running(LocalStorage(str(tmp_path)), "it", 0.1)
