@@ -133,6 +133,15 @@ def test_a_large_file_goes_in_parts(
     assert storage.read("a") == b"x" * 100
 
 
+def test_a_local_folder_that_is_gone_is_no_missing_object(
+    storage: Storage, server: AzureServer, tmp_path: Path
+) -> None:
+    storage.put_bytes("a", b"x")
+    with pytest.raises(MillpondError) as lost:
+        storage.get_to_file("a", str(tmp_path / "gone" / "a"))
+    assert lost.value.kind is ErrorKind.LOCAL_FILES_LOST
+
+
 def test_a_file_that_grows_is_sent_when_it_is_complete(
     storage: Storage, server: AzureServer, tmp_path: Path
 ) -> None:

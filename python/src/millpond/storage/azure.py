@@ -11,7 +11,8 @@ import os
 import uuid
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from functools import partial
+from typing import Any, BinaryIO
 
 from millpond.config import MIB
 from millpond.errors import ConflictError, NotFoundError, UnsupportedError
@@ -93,11 +94,11 @@ class AzureStorage:
                 with open(local_path, "rb") as file:
                     self._put(target, file.read(), if_absent)
                 return
+            # opened out here: inside, a missing file would count as a missing blob
+            with open(local_path, "rb") as file:
+                self._client.call("put", target, partial(_put_parts, target=target, file=file))
         except OSError as e:
             raise translate_restored(e, f"reading {local_path}") from e
-        self._client.call(
-            "put", target, lambda obs, store: _put_parts(obs, store, target, local_path)
-        )
 
     def put_bytes(self, key: str, data: bytes, *, if_absent: bool = False) -> None:
         self._put(self._target(key), data, if_absent)
@@ -153,9 +154,8 @@ class AzureStorage:
         directory = os.path.dirname(os.path.abspath(local_path))
         temporary = os.path.join(directory, new_staging_name())
         try:
-            self._client.call(
-                "get", target, lambda obs, store: _copy(obs, store, target, temporary)
-            )
+            with open(temporary, "xb") as file:
+                self._client.call("get", target, partial(_copy, target=target, file=file))
             os.replace(temporary, local_path)
         except OSError as e:
             raise translate_restored(e, f"fetching {key} to {local_path}") from e
@@ -245,9 +245,9 @@ class AzureStorage:
         return ObjectInfo(entry["path"][len(self._root) :], entry["size"], modified_ms, tag)
 
 
-def _put_parts(obs: Any, store: Any, target: str, local_path: str) -> None:
-    with open(local_path, "rb") as file:
-        obs.put(store, target, file, use_multipart=True, chunk_size=_PART_BYTES, max_concurrency=4)
+def _put_parts(obs: Any, store: Any, *, target: str, file: BinaryIO) -> None:
+    file.seek(0)
+    obs.put(store, target, file, use_multipart=True, chunk_size=_PART_BYTES, max_concurrency=4)
 
 
 def _check_file(found: Any, target: str) -> None:
@@ -261,9 +261,10 @@ def _whole(obs: Any, store: Any, target: str) -> bytes:
     return bytes(found.bytes())
 
 
-def _copy(obs: Any, store: Any, target: str, path: str) -> None:
+def _copy(obs: Any, store: Any, *, target: str, file: BinaryIO) -> None:
+    file.seek(0)
+    file.truncate()
     found = obs.get(store, target)
     _check_file(found, target)
-    with open(path, "wb") as file:
-        for data in found.stream(min_chunk_size=MIB):
-            file.write(data)
+    for data in found.stream(min_chunk_size=MIB):
+        file.write(data)

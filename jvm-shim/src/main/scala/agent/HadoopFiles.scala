@@ -6,14 +6,16 @@ import java.nio.file.Files
 import java.util.concurrent.ConcurrentHashMap
 
 import scala.annotation.tailrec
+import scala.collection.mutable
 import scala.util.control.NonFatal
 
 import com.fasterxml.jackson.databind.JsonNode
 import com.fasterxml.jackson.databind.node.ObjectNode
 import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.{
-  FSDataInputStream, FileAlreadyExistsException, FileContext, FileSystem, Options => HadoopOptions,
-  ParentNotDirectoryException, Path, StreamCapabilities, UnsupportedFileSystemException
+  FSDataInputStream, FileAlreadyExistsException, FileContext, FileStatus, FileSystem,
+  Options => HadoopOptions, ParentNotDirectoryException, Path, StreamCapabilities,
+  UnsupportedFileSystemException
 }
 import org.apache.hadoop.ipc.RemoteException
 import org.apache.hadoop.security.{AccessControlException, UserGroupInformation}
@@ -30,6 +32,7 @@ private[millpond] object HadoopFiles {
   private val creating = new Object
   private val contexts = new ConcurrentHashMap[(URI, UserGroupInformation), FileContext]
   private val MaxCauses = 5
+  private val MostListings = 10
   // What they say if the file that is being read was replaced.
   private val Replaced = Seq("requested generation is deleted", ", 412, GET, ")
   // What Google's connector says if another writer was first.
@@ -116,16 +119,7 @@ private[millpond] object HadoopFiles {
       case "stat" => describe(fs.getFileStatus(path), out)
       case "list" =>
         val found = out.putArray("files")
-        try {
-          val files = fs.listFiles(path, true)
-          while (files.hasNext) {
-            val s = files.next()
-            if (s.isFile) describe(s, found.addObject())
-          }
-        } catch {
-          // the directory is absent, or was deleted meanwhile: the agent lists again
-          case NotThere() => ()
-        }
+        listed(fs, path, MostListings).foreach(describe(_, found.addObject()))
       case "delete" =>
         r.get("paths").elements.forEachRemaining { p =>
           val doomed = new Path(p.asText)
@@ -136,11 +130,33 @@ private[millpond] object HadoopFiles {
     out
   }
 
+  /** All files below a folder, which may be absent. If one of its folders was deleted meanwhile,
+    * the listing lacks more than that: it is made anew. */
+  @tailrec private def listed(fs: FileSystem, path: Path, left: Int): Seq[FileStatus] = {
+    val found = mutable.Buffer.empty[FileStatus]
+    val isWhole =
+      try {
+        val files = fs.listFiles(path, true)
+        while (files.hasNext) {
+          val status = files.next()
+          if (status.isFile) found += status
+        }
+        true
+      } catch { case NotThere() if left > 0 => false }
+    if (isWhole) found.toSeq
+    else if (!isThere(fs, path)) Nil
+    else listed(fs, path, left - 1)
+  }
+
+  private def isThere(fs: FileSystem, path: Path): Boolean =
+    try fs.exists(path)
+    catch { case NotThere() => false }
+
   private def isFile(fs: FileSystem, path: Path): Boolean =
     try fs.getFileStatus(path).isFile
     catch { case NotThere() => false }
 
-  private def describe(status: org.apache.hadoop.fs.FileStatus, out: ObjectNode): Unit = {
+  private def describe(status: FileStatus, out: ObjectNode): Unit = {
     if (!status.isFile) throw new FileNotFoundException(s"${status.getPath} is a directory")
     out.put("path", status.getPath.toUri.getPath).put("size_bytes", status.getLen)
       .put("modified_ms", status.getModificationTime)
