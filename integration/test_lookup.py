@@ -94,6 +94,60 @@ def test_each_key_is_found(spark: SparkSession, tmp_path: Path, name: str) -> No
         assert _check(run.checkpoint) > 0
 
 
+def test_odd_numbers_are_found_and_erased_as_spark_groups_them(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """NaN is like NaN, and -0.0 like 0.0."""
+    place = _run(spark, "agg-update-odd-keys", tmp_path).checkpoint
+    rows = millpond.read_state(place).to_pylist()
+    with millpond.lookup(place) as state:
+        for row in rows:
+            key = row["key"]
+            (found,) = millpond.read_state(place, keys=key).to_pylist()
+            assert repr(found) == repr(row)
+            if key["f"] == 0.0:
+                (found,) = state.get(key | {"f": -0.0})
+                assert repr(found) == repr(row)
+    odd = [row["key"] for row in rows if row["key"]["f"] != row["key"]["f"]]
+    assert odd, "no key has a NaN, so the test proves nothing"
+    for key in odd:
+        (done,) = millpond.erase([place], key=key).places
+        assert done.rows == 1
+    left = millpond.read_state(place).to_pylist()
+    assert sorted(map(repr, left)) == sorted(repr(r) for r in rows if r["key"] not in odd)
+
+
+def test_bytes_of_a_key_are_given_as_they_are_shown(
+    spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    place = str(_run(spark, "dedupe-update-odd-keys-ids", tmp_path).checkpoint)
+    assert main(["state", "read", place, "--format", "json"]) == 0
+    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    for row in rows:
+        given = [f"{n}={v}" for n, v in row["key"].items() if isinstance(v, str)]
+        keys = [part for one in given for part in ("--key", one)]
+        assert main(["state", "read", place, "--format", "json", *keys]) == 0
+        found = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+        assert row in found, keys
+
+
+def test_keys_that_lie_by_a_collation_are_not_looked_up(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark's schema does not tell the collation. Some keys lie where their bytes do not say."""
+    place = _run(spark, "row-collated-keys", tmp_path).checkpoint
+    found = 0
+    rows = millpond.read_state(place, column_family="sum").to_pylist()
+    for row in rows:
+        with millpond.lookup(place, column_family="sum") as state:
+            try:
+                assert repr(state.get(row["key"])) == repr([row])
+                found += 1
+            except UnsupportedError as e:
+                assert "where a key lies is not known" in str(e) and "state read" in e.hint
+    assert 0 < found < len(rows), "the test proves nothing"
+
+
 @pytest.mark.parametrize(
     "name", quick_first(["agg-update-odd-keys", "join-full-v4", "scala-event-time-avro"], 1)
 )

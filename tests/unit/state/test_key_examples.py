@@ -5,13 +5,15 @@ from __future__ import annotations
 import shlex
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 import millpond
 from millpond.errors import InvalidInputError
+from millpond.rows.arrow_types import struct_type
 from millpond.spark.types import Atom, Decimal, Field, SparkType, Struct
 from millpond.state.key_examples import key_hint
-from millpond.state.tables import key_value
+from millpond.state.tables import Filter, key_value
 from tests.row_checkpoints import HashedBuilder
 
 _KINDS: list[SparkType] = [
@@ -44,7 +46,28 @@ def test_an_example_is_taken(kind: SparkType) -> None:
     values = dict(text.split("=", 1) for text in given if text != "--key")
     assert list(values) == ["outer.a b", "plain"]
     for name, text in values.items():
-        assert key_value(key, name, text, {}).is_valid
+        taken = key_value(key, name, text, {})
+        assert taken.is_valid
+        assert taken.as_py() == b"a" or kind != Atom("binary")
+
+
+@pytest.mark.parametrize("text", ["YQ", "a", "Y Q=", "é"])
+def test_bytes_are_given_in_base64(text: str) -> None:
+    key = Struct((Field("b", Atom("binary")),))
+    with pytest.raises(InvalidInputError, match="key column 'b' is binary"):
+        key_value(key, "b", text, {})
+    assert key_value(key, "b", text.encode(), {}).as_py() == text.encode()
+
+
+@pytest.mark.parametrize("name", ["float", "double"])
+def test_each_number_is_found_as_spark_groups_it(name: str) -> None:
+    key = Struct((Field("f", Atom(name)),))
+    numbers = [float("nan"), -0.0, 0.0, None, 1.5]
+    column = pa.array([{"f": number} for number in numbers], struct_type(key))
+    for wanted, places in ((numbers[0], [0]), ("NaN", [0]), (0.0, [1, 2]), (-0.0, [1, 2])):
+        mask = Filter({"f": wanted}, key).mask(column).to_pylist()
+        assert [n for n, found in enumerate(mask) if found] == places
+    assert Filter({"f": None}, key).mask(column).to_pylist() == [n is None for n in numbers]
 
 
 def test_a_wrong_key_is_told_what_a_key_is(tmp_path: Path) -> None:

@@ -21,6 +21,15 @@ WHOLE_KEY_OPERATORS = frozenset(
         "applyInPandasWithState",
     }
 )
+# Spark replaces -0.0 by 0.0 in the keys of these. Others keep both.
+ONE_ZERO_OPERATORS = frozenset(
+    {
+        "stateStoreSave",
+        "StatefulStreamlineAggregate",
+        "sessionWindowStateStoreSaveExec",
+        "symmetricHashJoin",
+    }
+)
 SINGLE_PARTITION_OPERATORS = frozenset({"globalLimit"})
 TRANSFORM_WITH_STATE_OPERATORS = frozenset(
     {"transformWithStateExec", "transformWithStateInPandasExec", "transformWithStateInPySparkExec"}

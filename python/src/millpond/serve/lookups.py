@@ -5,10 +5,8 @@ Needs the extra `tools`.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +14,7 @@ import pyarrow as pa
 
 from millpond.errors import ErrorKind, InvalidInputError, error
 from millpond.serve.following import Following, Held, Table
-from millpond.spark.types import Atom, Struct, type_text
+from millpond.spark.types import Struct, type_text
 from millpond.state.join_counts import enough_columns
 from millpond.state.key_examples import columns_text, example
 from millpond.state.key_reader import Found, KeyReader
@@ -136,8 +134,7 @@ def answer(held: Held, question: Question, limits: Limits, form: str) -> Answer:
     """
     reader = held.reader(question.table)
     try:
-        keys = [_with_bytes(key, reader.family.key) for key in question.keys]
-        found = reader.find(keys, limits.rows)
+        found = reader.find(question.keys, limits.rows)
     except InvalidInputError as e:
         if e.kind is ErrorKind.REQUEST_TOO_LARGE:
             more = "Ask for fewer keys; `millpond serve --max-rows` sets the limit."
@@ -211,24 +208,3 @@ def _what_keys_are(reader: KeyReader) -> str:
     first = key.names[: reader.enough]
     enough = f" The columns {', '.join(first)} alone will do." if first else ""
     return f"A key here is: {columns_text(key, {})}. For example {shown}.{enough}"
-
-
-def _with_bytes(key: Mapping[str, Any], columns: Struct) -> Mapping[str, Any]:
-    """Return a key with bytes where the answer has base64: what is answered can be asked for."""
-    binary = {field.name for field in columns.fields if field.type == Atom("binary")}
-    return dict(_decoded(key, binary)) if binary & key.keys() else key
-
-
-def _decoded(key: Mapping[str, Any], binary: set[str]) -> Iterator[tuple[str, Any]]:
-    for name, value in key.items():
-        if name in binary and isinstance(value, str):
-            try:
-                yield name, base64.b64decode(value, validate=True)
-            except (binascii.Error, ValueError) as e:
-                raise InvalidInputError(
-                    f"key column {name!r} is binary, and its value is no base64",
-                    kind=ErrorKind.INVALID_ARGUMENT,
-                    hint="Give the bytes in base64.",
-                ) from e
-        else:
-            yield name, value

@@ -6,6 +6,7 @@ Needs the extra `tools`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -28,10 +29,11 @@ from millpond.errors import (
 from millpond.model.ids import StoreId
 from millpond.model.json_fields import RESERVED_SLOT, ColumnFamily
 from millpond.model.key_groups import KeyGroups
+from millpond.model.partition_keys import ONE_ZERO_OPERATORS, TRANSFORM_WITH_STATE_OPERATORS
 from millpond.query.image import operator_info
 from millpond.rows.hashing import groups_of
 from millpond.spark.state_schemas import FamilySchema
-from millpond.spark.types import Struct
+from millpond.spark.types import Atom, SparkType, Struct
 from millpond.state.codec import check_supported, split_lists
 from millpond.state.encoding import encode_keys, encode_prefixes, sorted_by
 from millpond.state.glancing import telling_more
@@ -40,7 +42,7 @@ from millpond.state.join_counts import counted_by, enough_columns
 from millpond.state.key_columns import leaves, names_of, rows_of_columns
 from millpond.state.key_examples import columns_text, key_hint
 from millpond.state.lookups import Key
-from millpond.state.open_stores import OpenStores
+from millpond.state.open_stores import REQUESTS, OpenStores
 from millpond.state.partitioning import deciding_columns, key_hashes
 from millpond.state.selection import rule_of
 from millpond.state.tables import key_value, rows_of, schema_of
@@ -106,6 +108,11 @@ class KeyReader:
         self._rule = rule_of(info, chosen.store, chosen.schema)
         self._counts = counted_by(info.name, chosen.store, chosen.family)
         self._counter: KeyReader | None = None
+        self._one_zero = info.name in ONE_ZERO_OPERATORS
+        # By a text's collation Spark may have placed a key elsewhere than where its bytes say.
+        self._may_be_elsewhere = info.name in TRANSFORM_WITH_STATE_OPERATORS and _has_text(
+            chosen.schema.key
+        )
         self.enough = enough_columns(info.name, chosen.store, chosen.schema)
         self._partitions = stores.partitions(chosen.operator.operator, chosen.store)
         self._names = names
@@ -196,7 +203,27 @@ class KeyReader:
                     left -= len(one[2])
                     if left < 0:
                         raise _too_many(limit)
+        if self._may_be_elsewhere and any(one is None or not one[2] for one in found):
+            self._check_placed()
         return self._decoded(found, limit)
+
+    def _check_placed(self) -> None:
+        """Check that all keys lie where their bytes say.
+
+        Spark's schema of the state does not tell a text's collation. The executor that was given a
+        key of another partition has marked the store.
+
+        Raises: UnsupportedError: there is such a store.
+        """
+        chosen = self._selection
+        numbers = range(self._partitions)
+        stores = [StoreId(chosen.operator.operator, n, chosen.store) for n in numbers]
+        with ThreadPoolExecutor(REQUESTS) as pool:
+            for store, reader in zip(stores, pool.map(self._open.get, stores), strict=True):
+                newest = reader.version.plan.newest
+                if newest is not None and not newest.key_groups.scalable:
+                    raise _unplaced(f"partition {store.partition}: {newest.key_groups.reason}")
+        self._may_be_elsewhere = False
 
     def close(self) -> None:
         """Close the open stores."""
@@ -292,11 +319,7 @@ class KeyReader:
         try:
             return key_hashes(array, schema, rule)
         except UnsupportedError as e:
-            raise UnsupportedError(
-                f"where a key lies is not known: {e.message}",
-                kind=ErrorKind.UNSUPPORTED,
-                hint="Read it with `millpond state read --key`, which reads all partitions.",
-            ) from e
+            raise _unplaced(e.message) from e
 
     def _store(self, partition: int) -> _Store | None:
         """Return the open store of a partition; None: it has no row of the column family."""
@@ -361,11 +384,15 @@ class KeyReader:
         """
         schema = self._selection.schema.key
         kind = key_value(schema, place, None, self.shown).type
+        found = self._values(schema, kind, place, values)
+        return pc.add(found, 0.0) if self._one_zero and pa.types.is_floating(kind) else found
+
+    def _values(self, schema: Struct, kind: Any, place: str, values: list[Any]) -> Any:
         texts = {isinstance(value, str) for value in values if value is not None}
         try:
-            if texts == {True} and not pa.types.is_string(kind):
+            if texts == {True} and not (pa.types.is_string(kind) or pa.types.is_binary(kind)):
                 return pc.cast(pa.array(values, pa.string()), kind)
-            if texts != {True, False}:
+            if texts != {True, False} and not (True in texts and pa.types.is_binary(kind)):
                 return pa.array(values, kind)
         except (
             pa.ArrowInvalid,
@@ -390,6 +417,20 @@ class KeyReader:
             kind=ErrorKind.INVALID_ARGUMENT,
             hint=f"{key_hint(schema.key, self.shown)}; or search with `millpond state read --key`.",
         )
+
+
+def _has_text(kind: SparkType) -> bool:
+    if isinstance(kind, Struct):
+        return any(_has_text(field.type) for field in kind.fields)
+    return isinstance(kind, Atom) and kind.name == "string"
+
+
+def _unplaced(why: str) -> UnsupportedError:
+    return UnsupportedError(
+        f"where a key lies is not known: {why}",
+        kind=ErrorKind.UNSUPPORTED,
+        hint="Read it with `millpond state read --key`, which reads all partitions.",
+    )
 
 
 def _too_many(limit: int | None) -> Exception:

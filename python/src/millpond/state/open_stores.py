@@ -21,7 +21,7 @@ from millpond.store.partial_database import FETCHES
 from millpond.store.point_reads import PointReader
 from millpond.store.restore.plan import plan_restore
 
-_REQUESTS = 16  # stores that are opened at once; each mostly waits for the object storage
+REQUESTS = 16  # stores that are opened at once; each mostly waits for the object storage
 # Beside the newest one. If there are more, a newer snapshot may be worth the request of a listing.
 _MOST_CHANGELOGS = 2
 
@@ -94,7 +94,7 @@ class OpenStores:
                 for call in calls:
                     call()
             else:
-                with ThreadPoolExecutor(_REQUESTS) as pool:
+                with ThreadPoolExecutor(REQUESTS) as pool:
                     for waiting in [pool.submit(call) for call in calls]:
                         waiting.result()
         except BaseException:

@@ -1,10 +1,13 @@
 """State as Arrow tables. `scan_state` returns it in batches of rows, `read_state` as one table.
-Needs
-the extra `tools`.
+
+Needs the extra `tools`.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import math
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -28,6 +31,7 @@ from millpond.state.codec import (
     split_lists,
 )
 from millpond.state.join_columns import join_columns
+from millpond.state.key_columns import leaves
 from millpond.state.key_examples import key_hint
 from millpond.state.read_state import Keys
 from millpond.state.selection import Selection, open_state, select
@@ -302,7 +306,8 @@ def key_value(schema: Struct, name: str, value: object, shown: Mapping[str, str]
 
     Args:
         name: of the column, as it is stored; a nested one with dots.
-        value: a text stands for the value that it names, as on the command line.
+        value: a text stands for the value that it names, as on the command line; for bytes it is
+            their base64, as in all that is shown.
         shown: names of columns for the user, by stored names.
     Raises: InvalidInputError: INVALID_ARGUMENT: no such column, or the value is of another type.
     """
@@ -318,6 +323,8 @@ def key_value(schema: Struct, name: str, value: object, shown: Mapping[str, str]
                     hint=key_hint(schema, shown),
                 )
             kind = kind[number].type
+        if isinstance(value, str) and pa.types.is_binary(kind):
+            return pa.scalar(base64.b64decode(value.encode("ascii"), validate=True), kind)
         if isinstance(value, str) and not pa.types.is_string(kind):
             return pc.cast(pa.scalar(value), kind)
         return pa.scalar(value, kind)
@@ -326,12 +333,28 @@ def key_value(schema: Struct, name: str, value: object, shown: Mapping[str, str]
         pa.ArrowNotImplementedError,
         pa.ArrowTypeError,
         OverflowError,
+        binascii.Error,
+        UnicodeError,
     ) as e:
         raise InvalidInputError(
             f"key column {name!r} is {kind}, which {value!r} is not",
             kind=ErrorKind.INVALID_ARGUMENT,
             hint=key_hint(schema, shown),
         ) from e
+
+
+def equals(column: Any, wanted: Any) -> Any:
+    """Return where a `pyarrow.Array` has a value as Spark groups by it: null is like null, NaN like
+    NaN, -0.0 like 0.0.
+
+    Args:
+        wanted: a `pyarrow.Scalar` of the column's type.
+    """
+    if not wanted.is_valid:
+        return pc.is_null(column)
+    if pa.types.is_floating(wanted.type) and math.isnan(wanted.as_py()):
+        return pc.fill_null(pc.is_nan(column), False)
+    return pc.fill_null(pc.equal(column, wanted), False)
 
 
 class Filter:
@@ -353,7 +376,7 @@ class Filter:
             self._alternatives.append(
                 {
                     self._stored.get(name, name): self._scalar(self._stored.get(name, name), value)
-                    for name, value in wanted.items()
+                    for name, value in leaves(wanted)
                 }
             )
 
@@ -369,7 +392,6 @@ class Filter:
             both = pa.array([True] * len(keys), pa.bool_())
             for name, scalar in wanted.items():
                 column = pc.struct_field(keys, name.split("."))
-                same = pc.equal(column, scalar) if scalar.is_valid else pc.is_null(column)
-                both = pc.and_(both, pc.fill_null(same, False))
+                both = pc.and_(both, equals(column, scalar))
             result = pc.or_(result, both)
         return result

@@ -23,9 +23,10 @@ from millpond.rows.arrow_types import struct_type
 from millpond.spark.state_schemas import FamilySchema
 from millpond.spark.types import Struct
 from millpond.state.codec import check_supported, decode_keys
+from millpond.state.key_columns import leaves
 from millpond.state.partitioning import partition_columns
 from millpond.state.selection import family_schemas, rule_of
-from millpond.state.tables import key_value
+from millpond.state.tables import equals, key_value
 
 Mask = npt.NDArray[np.bool_]
 Shown = Mapping[tuple[str, str], Mapping[str, str]]
@@ -39,7 +40,7 @@ class Matcher:
         image: of the query: Spark's schemas.
         operator: number.
         key: columns of the grouping key and their values; some of them are enough. Nested ones with
-            dots.
+            dots, or as mappings.
         shown: of the operator's column families; those without such names may be left out.
     Raises: InvalidInputError: INVALID_ARGUMENT: no such column, a value of another type.
         UnsupportedError: the operator has no keys, or their layout is not known.
@@ -82,8 +83,7 @@ class Matcher:
         result: Mask = np.ones(len(keys), np.bool_)
         for path, scalar in self._values((store, family.name), kind):
             column = pc.struct_field(columns, path)
-            same = pc.equal(column, scalar) if scalar.is_valid else pc.is_null(column)
-            result &= np.array(pc.fill_null(same, False).to_pylist(), np.bool_)
+            result &= np.array(equals(column, scalar).to_pylist(), np.bool_)
         return result
 
     def _values(self, place: tuple[str, str], kind: Struct) -> list[tuple[list[str], Any]]:
@@ -110,7 +110,7 @@ class Matcher:
             numbers = {names.get(field.name, field.name): n for n, field in enumerate(kind.fields)}
             numbers = {field.name: n for n, field in enumerate(kind.fields)} | numbers
             offered = offered or [names.get(field.name, field.name) for field in kind.fields]
-            split = [(name.partition("."), value) for name, value in key.items()]
+            split = [(name.partition("."), value) for name, value in leaves(key)]
             if not split or any(name[0] not in numbers for name, _ in split):
                 continue
             wanted = {}
