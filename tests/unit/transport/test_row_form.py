@@ -6,7 +6,8 @@ import datetime as dt
 import io
 from datetime import datetime
 from decimal import Decimal
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -14,7 +15,7 @@ import pytest
 from pyspark.sql import Row
 from pyspark.sql import types as T
 
-from millpond.transport.forms import Offsets
+from millpond.transport.forms import Offsets, whole
 from millpond.transport.row_form import RowForm, RowKeys, key_reader
 from millpond.transport.session import Session
 from millpond.transport.wire import Wire
@@ -166,3 +167,14 @@ def test_a_change_of_a_row_does_not_change_its_key() -> None:
         row.s["tags"].append("b")
     assert key == (value, 5) == keys.key(0)
     assert keys.key(1) == (value, 6)
+
+
+def test_results_that_arrow_splits_are_refused() -> None:
+    """Arrow does so where a column has more than 2 GiB of text."""
+    part = pa.record_batch({"t": ["a"]})
+    split = SimpleNamespace(
+        nbytes=3 << 30, combine_chunks=lambda: pa.Table.from_batches([part] * 2)
+    )
+    with pytest.raises(ValueError, match="3072 MiB at once"):
+        whole(cast(pa.Table, split))
+    assert whole(pa.Table.from_batches([part, part])).num_rows == 2

@@ -99,3 +99,16 @@ class Pending:
         self.most = max(1, min(_MOST, _BYTES * count // max(1, size)))
         self.entries.clear()
         self.ends.clear()
+
+
+def whole(table: pa.Table) -> pa.RecordBatch:
+    """Return the rows of a table as one record batch. Raises: ValueError: Arrow splits them: a
+    column has more than 2 GiB of text or bytes.
+    """
+    batches = table.combine_chunks().to_batches()
+    if len(batches) > 1:
+        raise ValueError(
+            f"the results of a function have {table.nbytes >> 20} MiB at once: a column may have"
+            " 2 GiB of text or bytes; let the function yield fewer or smaller rows"
+        )
+    return batches[0]

@@ -12,7 +12,7 @@ import pyarrow as pa
 from pyspark.errors import PySparkValueError
 from pyspark.sql.types import StructType
 
-from millpond.transport.forms import Keys, Offsets, Pending
+from millpond.transport.forms import Keys, Offsets, Pending, whole
 from millpond.transport.session import Session
 from millpond.transport.spark_names import arrow_schema
 from millpond.transport.spark_pandas import Conversion
@@ -137,8 +137,7 @@ class PandasForm:
                 batches += self._converted(frames[begin:end], columns[begin:end])
                 begin = end
         table = pa.Table.from_batches(batches, self.schema)
-        rows = table.combine_chunks().to_batches()
-        encoded: bytes = rows[0].serialize().to_pybytes() if rows else b""
+        encoded: bytes = whole(table).serialize().to_pybytes() if len(table) else b""
         self._pending.sent(len(encoded))
         return encoded
 

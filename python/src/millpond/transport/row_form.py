@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql.types import ArrayType, MapType, StructType, VariantType
 
-from millpond.transport.forms import Keys, Offsets, Pending
+from millpond.transport.forms import Keys, Offsets, Pending, whole
 from millpond.transport.plain import reader
 from millpond.transport.session import Session
 from millpond.transport.spark_names import arrow_schema, row_maker
@@ -158,4 +158,4 @@ class RowForm:
             pa.RecordBatch.from_pylist([row.asDict(True) for row in rows], schema=self.schema)
             for rows in self._pending.by_key()
         ]
-        return pa.Table.from_batches(batches, self.schema).combine_chunks().to_batches()[0]
+        return whole(pa.Table.from_batches(batches, self.schema))
