@@ -79,7 +79,7 @@ def _commit(provider: Provider, version: int, rows: dict[int, str]) -> None:
     assert store.commit().version == version + 1
 
 
-def _leave_free(disk: Path, free_bytes: int) -> Path:
+def leave_free(disk: Path, free_bytes: int) -> Path:
     """Fill the disk except for `free_bytes`. Return the file that does it."""
     ballast = disk / "ballast"
     usage = subprocess.run(
@@ -97,7 +97,7 @@ def test_the_local_disk_is_full_while_a_batch_spills(
     provider = _provider(harness, checkpoint, memory_budget="256k", localDir=str(small_disk))
     first = {i: f"first {i}" for i in range(100)}
     _commit(provider, 0, first)
-    ballast = _leave_free(small_disk, 512 * 1024)
+    ballast = leave_free(small_disk, 512 * 1024)
     rng = random.Random(1)
     large = {i: rng.randbytes(500).hex() for i in range(50, 4000)}
     store = provider.store(1)

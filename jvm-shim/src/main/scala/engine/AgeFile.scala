@@ -18,6 +18,7 @@ private[engine] final class AgeFile(private val file: File) {
   private var buffer = new Array[Byte](256)
   private var size = 0
   private var written = 0L
+  private var isMade = false
 
   def add(slot: Int, base: AnyRef, offset: Long, length: Int): Unit = {
     val bytes = AgeFile.Lead + length
@@ -69,6 +70,7 @@ private[engine] final class AgeFile(private val file: File) {
 
   private def flush(): Unit =
     try {
+      isMade = true
       // a file that somebody deleted must not begin anew
       val channel = if (written == 0L) FileChannel.open(file.toPath, CREATE_NEW, WRITE)
       else FileChannel.open(file.toPath, APPEND)
@@ -99,7 +101,7 @@ private[engine] final class AgeFile(private val file: File) {
 
   def delete(): Unit = {
     buffer = null
-    if (written > 0L) file.delete(): Unit
+    if (isMade) file.delete(): Unit
   }
 }
 

@@ -43,6 +43,14 @@ private[engine] final class Ages(engine: StoreEngine) {
     * @param counts of a join, whose rows lie here by key and index */
   def begin(
       session: Session, asked: Option[TimeToLive], counts: Option[JoinCounts] = None): Unit = {
+    var done = false
+    try { endAndNote(session, asked, counts); done = true }
+    catch { case e: MillpondException => throw engine.synchronized(engine.distrust(e)) }
+    finally if (!done) engine.synchronized { generation = -1 } // the next begin makes them anew
+  }
+
+  private def endAndNote(
+      session: Session, asked: Option[TimeToLive], counts: Option[JoinCounts]): Unit = {
     val due = engine.synchronized {
       engine.checkWritable(session)
       ended = 0L
@@ -182,8 +190,7 @@ private[engine] final class Ages(engine: StoreEngine) {
         }
         key = cursor.next()
       }
-    } catch { case e: MillpondException => throw engine.distrust(e) }
-    finally {
+    } finally {
       table.endScan()
       if (cursor != null) cursor.close()
     }

@@ -1,0 +1,74 @@
+"""The notes by which rows end are on the local disk. A disk that fails once ends no query."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from integration.harness import Harness, ProviderError, providers_to_test
+from integration.jvm import MILLPOND
+from integration.provider import Timed
+from integration.store_cases import open_provider
+from integration.test_point_reads import PLAIN, key
+from integration.test_pressure_faults import leave_free, small_disk
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's time to live"),
+]
+
+_BEGUN_MS, _TTL_MS = 1_700_000_000_000, 10_000
+disk = small_disk
+
+
+@pytest.fixture(scope="module")
+def harness(own_harness: Harness) -> Harness:
+    return own_harness
+
+
+def _at(ms: int) -> Timed:
+    return Timed(_BEGUN_MS + ms, _TTL_MS)
+
+
+def test_notes_that_were_deleted(harness: Harness, tmp_path: Path) -> None:
+    provider = open_provider(harness, tmp_path, schema=PLAIN, operator="dedupe")
+    store = provider.store(0, timed=_at(0))
+    store.put_many([(key(i), ["old"]) for i in range(500)])
+    store.commit()
+    store = provider.store(1, timed=_at(1))
+    store.put(key(1000), ["new"])
+    store.commit()
+    notes = list(harness.local_dir.rglob("ages-*"))
+    assert notes
+    for file in notes:
+        file.unlink()
+    with pytest.raises(ProviderError, match="LOCAL_FILES_LOST"):
+        provider.store(2, timed=_at(_TTL_MS))
+    store = provider.store(2, timed=_at(_TTL_MS))
+    assert store.scan() == [(key(1000), ["new"])]
+    store.commit()
+    provider.close()
+
+
+def test_a_disk_that_is_full_for_a_while(tmp_path: Path, disk: Path) -> None:
+    harness = Harness(tmp_path)  # whose first store decides where the local files are
+    conf = {"millpond.localDir": str(disk)}
+    checkpoint = tmp_path / "checkpoint"
+    provider = open_provider(harness, checkpoint, schema=PLAIN, operator="dedupe", conf=conf)
+    for version, numbers in enumerate((range(1), range(1, 20_000))):
+        store = provider.store(version, timed=_at(0))
+        store.put_many([(key(i), ["row"]) for i in numbers])
+        store.commit()
+    ballast = leave_free(disk, 0)
+    with pytest.raises(ProviderError, match="LOCAL_DISK_FULL"):
+        provider.store(2, timed=_at(0))
+    ballast.unlink()
+    store = provider.store(2, timed=_at(0))
+    assert len(store.scan()) == 20_000
+    store.commit()
+    store = provider.store(3, timed=_at(_TTL_MS))
+    assert store.scan() == []
+    store.abort()
+    provider.close()
+    harness.stop()
