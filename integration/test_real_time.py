@@ -27,6 +27,7 @@ needs_43 = pytest.mark.skipif(IS_SPARK_4_2, reason="Spark 4.2 has no state in re
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
+_REAL_TIME = "spark.sql.streaming.stateStore.millpond.realTime"
 _SPAN_S = 0.5  # of a batch
 
 
@@ -140,6 +141,16 @@ def test_the_session_names_no_provider(jobs: dict[str, RealTimeJob]) -> None:
     job.do("stop")
     assert job.do("conf", name=_PROVIDER) != MILLPOND
     assert MILLPOND in (job.work / "named/offsets/0").read_text()
+    # Without the option the session has the name again.
+    job.do("set", conf={_REAL_TIME: "false"})
+    job.do("new_source")
+    job.do("start", query="count", name="after")
+    job.do("add", rows=_rows(3))
+    job.do("settle")
+    job.do("stop")
+    assert job.do("conf", name=_PROVIDER) == MILLPOND
+    assert MILLPOND in (job.work / "after/offsets/0").read_text()
+    job.do("set", conf={_REAL_TIME: "true"})
     job.do("set", conf={_PROVIDER: ROCKSDB})
     job.do("new_source")
     job.do("start", query="count", name="other", seconds=_SPAN_S)
@@ -159,13 +170,12 @@ def test_the_session_names_no_provider(jobs: dict[str, RealTimeJob]) -> None:
 def test_without_the_option_spark_refuses_the_session(jobs: dict[str, RealTimeJob]) -> None:
     """Spark says which setting is wrong, before Millpond hears of the query."""
     job = jobs["millpond"]
-    option = "spark.sql.streaming.stateStore.millpond.realTime"
-    job.do("set", conf={option: "false", _PROVIDER: MILLPOND})
+    job.do("set", conf={_REAL_TIME: "false", _PROVIDER: MILLPOND})
     try:
         with pytest.raises(RefusedError, match=r"SQL_CONFIGURATION_NOT_SUPPORTED.*providerClass"):
             job.do("start", query="count", name="without", seconds=_SPAN_S)
     finally:
-        job.do("set", conf={option: "true"})
+        job.do("set", conf={_REAL_TIME: "true"})
 
 
 @needs_43

@@ -15,6 +15,8 @@ import org.apache.spark.sql.millpond.base.{Names, Options}
 private object RealTime extends Logging {
   private val Provider = SQLConf.STATE_STORE_PROVIDER_CLASS.key
   private val Option = Options.prefix + "realTime"
+  /** Whether `prepare` took the name out of the session. */
+  private val Taken = "spark.millpond.realTime.providerTaken"
   private val Format = SQLConf.STATE_STORE_CHECKPOINT_FORMAT_VERSION.key
 
   /** A value that is neither true nor false is refused with the other options, before the first
@@ -22,10 +24,17 @@ private object RealTime extends Logging {
   private def isOn(session: SparkSession): Boolean =
     session.conf.getOption(Option).exists(_.trim.toLowerCase == "true")
 
-  /** The session has a streaming plan, so a query may start. */
+  /** The session has a streaming plan, so a query may start. A session whose option was switched
+    * off again gets the name back. */
   def prepare(session: SparkSession): Unit =
-    if (isOn(session) && session.conf.getOption(Provider).contains(Names.ProviderClass)) {
+    if (!isOn(session)) {
+      if (session.conf.getOption(Taken).isDefined) {
+        session.conf.unset(Taken)
+        if (!names(session)) session.conf.set(Provider, Names.ProviderClass)
+      }
+    } else if (session.conf.getOption(Provider).contains(Names.ProviderClass)) {
       session.conf.unset(Provider)
+      session.conf.set(Taken, "true")
       logInfo(
         s"$Provider is unset in the session: the option realTime gives ${Names.ProviderClass} to " +
           "every query that starts in it.")
