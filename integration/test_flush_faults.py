@@ -143,3 +143,30 @@ def test_a_batch_whose_spill_failed_is_not_committed(harness: Harness, checkpoin
     assert _lists(store) == expected
     store.release()
     provider.close()
+
+
+def test_a_flush_that_meets_damage_lets_the_store_load_anew(
+    harness: Harness, checkpoint: Path
+) -> None:
+    """No batch reads the file: the lists that grow are in memory."""
+    provider = _provider(harness, checkpoint)
+    expected: dict[int, list[str]] = {}
+    for version in range(2):
+        store = provider.store(version)
+        if version == 1:
+            provider.snapshot()
+        _append(store, f"batch {version}", expected)
+        store.commit()
+    store = provider.store(2)
+    store.abort()
+    (file,) = harness.local_dir.rglob("db-*/*.sst")
+    with file.open("r+b") as damaged:
+        damaged.write(b"damaged " * (file.stat().st_size // 16))
+    provider.snapshot()
+    assert not list(checkpoint.glob("state/0/0/2*.manifest")), "the flush has not met the damage"
+    store = provider.store(2)
+    assert _lists(store) == expected
+    store.abort()
+    provider.snapshot()
+    assert list(checkpoint.glob("state/0/0/2*.manifest"))
+    provider.close()

@@ -7,6 +7,7 @@ import scala.collection.mutable
 
 import org.rocksdb.{LiveFileMetaData, RocksDB}
 
+import org.apache.spark.sql.millpond.base.Seams
 import org.apache.spark.sql.millpond.memory.{Bytes, MemoryBudget}
 
 /** Finds the row of a key in the sorted files of a disk tier, without RocksDB: for each file a hash
@@ -208,7 +209,7 @@ private[millpond] final class PointReads(dir: File, rocks: LocalRocks, maps: Boo
   /** Prepare a sorted file that is about to become part of the tier, or stand aside. Returns what
     * `joined` or `failed` want, null: nothing. */
   private[disk] def prepare(file: File): AnyRef =
-    if (view == null && building == null) null
+    if (isIdle) null
     else if (file.length > Int.MaxValue) { synchronized(refuse()); null }
     else {
       // without a lock that a search may need: it takes as long as to write the file
@@ -233,6 +234,14 @@ private[millpond] final class PointReads(dir: File, rocks: LocalRocks, maps: Boo
       made
     }
 
+  /** Whether no search asks these files, now and when what was begun is kept. `keep` may come
+    * between the two looks: it makes the view before it forgets what was begun. `begin` cannot. */
+  private def isIdle: Boolean = {
+    val isBuilding = building != null
+    Seams.at("points.prepare")
+    !isBuilding && view == null
+  }
+
   /** The file is part of the tier, as the newest. */
   private[disk] def joined(prepared: AnyRef): Unit = synchronized {
     prepared match {
@@ -240,7 +249,7 @@ private[millpond] final class PointReads(dir: File, rocks: LocalRocks, maps: Boo
         if (view != null) view = SortedRun.of(made) +: view
         if (building != null) building.later = made +: building.later
         else if (view == null) close(made)
-      case _ =>
+      case _ => if (view != null || building != null) { end(); retire() } // they lack the file
     }
     judge()
   }

@@ -137,6 +137,11 @@ private[engine] final class BatchLog(engine: StoreEngine) extends Logging {
   /** Whether a collection took the file for one that nobody finishes, or a sync failed. */
   private def isLost: Boolean = !writer.file.isFile || sync != null && sync.hasFailed
 
+  /** The changelog is published. A sync that was under way when it was completed may have failed
+    * since, and then the agent's own did not hear of it. */
+  def checkSynced(file: File): Unit = if (sync != null && sync.hasFailed)
+    throw cannotWrite(file, new java.io.IOException("the disk lost a part of it"))
+
   /** The commit failed. Another one may follow, unless memory lacks a part of the batch. */
   def unpublished(): Unit = if (spilled) engine.status.unloaded() else forget()
 

@@ -92,10 +92,11 @@ private[engine] final case class Committed(version: Long, lineageBase: Long,
   def flushedTo(point: Point): Committed =
     copy(flushed = point, pending = pending.filter(_.version > point.version))
 
-  /** A snapshot is in storage: the next changelogs name it as the base of their lineage. */
-  def withSnapshot(at: Long, snapshotId: String): Committed = copy(
+  /** A snapshot is in storage: the next changelogs name it as the base of their lineage.
+    * @param stillComposed it was made before the files of other partitions were rewritten */
+  def withSnapshot(at: Long, snapshotId: String, stillComposed: Boolean): Committed = copy(
     snapshot = Some(at -> snapshotId),
-    composed = false,
+    composed = composed && stillComposed,
     lineage = lineage.drop(math.max(0L, at - lineageBase).toInt),
     lineageBase = math.max(at, lineageBase)
   )

@@ -19,10 +19,10 @@ import org.apache.spark.sql.millpond.rows.{KeyCount, StoreLayout}
   *
   * @param spilledVersion a version of which the disk tier holds a part before it is committed
   * @param flushed the disk tier has all changelogs up to a point
-  * @param published a snapshot is in storage: its version, id and manifest. Called under the
-  *     store's monitor */
+  * @param published a snapshot is in storage: its version, id and manifest, and whether it has
+  *     rows that other partitions own. Called under the store's monitor */
 private[millpond] final class Snapshots(store: StoreView, spilledVersion: () => Long,
-    flushed: Point => Unit, published: (Long, String, String) => Unit) extends Logging {
+    flushed: Point => Unit, published: (Long, String, String, Boolean) => Unit) extends Logging {
   import Snapshots._
   import store.{status, tier}
 
@@ -61,7 +61,8 @@ private[millpond] final class Snapshots(store: StoreView, spilledVersion: () => 
     finally if (flush.isUncertain) status.outdated()
   }
 
-  /** If the files of the store are gone or replaced, its next opening loads it from storage. */
+  /** If the files of the store are gone, replaced or damaged, its next opening loads it from
+    * storage; from an older snapshot if they are damaged. A batch that runs may still end. */
   private def orStale[T](work: => T): T =
     try work
     catch {
@@ -69,6 +70,10 @@ private[millpond] final class Snapshots(store: StoreView, spilledVersion: () => 
         if e.kind.startsWith("CHANGELOG_") || e.kind == "LOCAL_FILES_LOST" =>
         status.outdated()
         throw asLost(e)
+      case e: MillpondException if e.kind == "SST_DAMAGED" =>
+        store.synchronized(store.manifests.exclude()): Unit
+        status.outdated()
+        throw e
     }
 
   /** Where storage is not local, the changelogs here are copies. If one is gone, the next opening
@@ -88,9 +93,9 @@ private[millpond] final class Snapshots(store: StoreView, spilledVersion: () => 
     * once at a time in a store. */
   def snapshot(due: Int): Option[Long] =
     try uploadLock.during {
-        // a snapshot must not hold rows that other partitions own
-        if (store.committed.composed) background.during("compact")(compact(due))
-        prepare(due).map(p => background.during("snapshot")(publish(p)))
+        // a snapshot should not hold rows that other partitions own
+        val isClean = !store.committed.composed || background.during("compact")(compact(due))
+        prepare(due, isClean).map(p => background.during("snapshot")(publish(p)))
       }
     finally {
       store.context.events.publish()
@@ -117,7 +122,7 @@ private[millpond] final class Snapshots(store: StoreView, spilledVersion: () => 
       Seams.at("snapshot.uploaded")
       store.synchronized {
         if (status.serves(p.generation))
-          published(p.version, p.id, answer.path("manifest").asText)
+          published(p.version, p.id, answer.path("manifest").asText, !p.isClean)
       }
       store.metrics.snapshotTaken(answer.get("new_bytes").asLong,
         answer.get("reused_bytes").asLong, System.nanoTime - start)
@@ -140,14 +145,15 @@ private[millpond] final class Snapshots(store: StoreView, spilledVersion: () => 
   }
 
   /** Compact the disk tier of a store that a rescale put together. A batch may flush, spill
-    * and read meanwhile. */
-  private def compact(due: Int): Unit = {
+    * and read meanwhile. False if no snapshot is due. */
+  private def compact(due: Int): Boolean = {
     val disk = store.diskLock.during(if (isDue(due)) { flush(); tier.disk }
       else null)
     if (disk != null) orStale(disk.compact())
+    disk != null
   }
 
-  private def prepare(due: Int): Option[Prepared] = if (!status.isLoaded) None
+  private def prepare(due: Int, isClean: Boolean): Option[Prepared] = if (!status.isLoaded) None
   else store.diskLock.during {
     val before = takeKept()
     if (!isDue(due)) before
@@ -155,7 +161,7 @@ private[millpond] final class Snapshots(store: StoreView, spilledVersion: () => 
       try {
         before.foreach(_.drop())
         flush()
-        Some(checkpoint())
+        Some(checkpoint(isClean))
       } finally if (store.isHeap) tier.close()
   }
 
@@ -165,7 +171,7 @@ private[millpond] final class Snapshots(store: StoreView, spilledVersion: () => 
     * that is committed. */
   def keepForLater(): Unit = if (isDue(store.context.conf.minDeltasForSnapshot))
     try {
-      val prepared = checkpoint()
+      val prepared = checkpoint(isClean = !store.committed.composed)
       dropKept()
       kept = Some(prepared)
     } catch {
@@ -186,7 +192,7 @@ private[millpond] final class Snapshots(store: StoreView, spilledVersion: () => 
   }
 
   /** The RocksDB checkpoint of the disk tier at version `flushed`. Callers hold `diskLock`. */
-  private def checkpoint(): Prepared = {
+  private def checkpoint(isClean: Boolean): Prepared = {
     Seams.at("snapshot.checkpoint")
     val generation = status.generation
     val dir =
@@ -200,7 +206,7 @@ private[millpond] final class Snapshots(store: StoreView, spilledVersion: () => 
     }
     val at = now.flushed
     Prepared(at.version, now.idOf(at.version), now.snapshot, at.keys, generation, dir,
-      orStale(tier.disk.snapshotTo(dir)), families, layout)
+      orStale(tier.disk.snapshotTo(dir)), families, layout, isClean)
   }
 
   /** Delete the local folder of a closed store. An upload still reads from it: then the upload
@@ -210,10 +216,11 @@ private[millpond] final class Snapshots(store: StoreView, spilledVersion: () => 
 }
 
 private[millpond] object Snapshots {
-  /** A prepared snapshot: files that nobody changes. */
+  /** A prepared snapshot: files that nobody changes.
+    * @param isClean false: rows may lie in them that other partitions own */
   private final case class Prepared(version: Long, id: String, parent: Option[(Long, String)],
       keys: KeyCount, generation: Int, dir: File, files: ArrayNode, families: ObjectNode,
-      layout: StoreLayout) {
+      layout: StoreLayout, isClean: Boolean) {
     val takenMs: Long = System.currentTimeMillis
     def drop(): Unit = LocalDirs.delete(dir)
   }

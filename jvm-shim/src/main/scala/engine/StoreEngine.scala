@@ -211,13 +211,10 @@ final class StoreEngine(val context: StoreContext, follows: Boolean = false) ext
   }
 
   /** React to an unusable local copy. If it is damaged, the next attempt restores from an older
-    * snapshot; if it was deleted, from the same one. */
+    * snapshot, or from changelogs alone; if it was deleted, from the same one. */
   private[engine] def distrust(e: MillpondException): MillpondException = {
-    if (e.kind == "LOCAL_FILES_LOST") status.unloaded()
-    if (e.kind == "SST_DAMAGED" && manifests.inUse.isDefined) {
-      manifests.exclude(): Unit
-      status.unloaded()
-    }
+    if (e.kind == "SST_DAMAGED") manifests.exclude(): Unit
+    if (e.kind == "SST_DAMAGED" || e.kind == "LOCAL_FILES_LOST") status.unloaded()
     e
   }
 
@@ -331,6 +328,7 @@ final class StoreEngine(val context: StoreContext, follows: Boolean = false) ext
         checkUsable(session)
         if (status.generation != from || !batch.isOpen)
           throw MillpondError.storeClosed(context.label)
+        batchLog.checkSynced(written.file)
         follow(next, published.get("path").asText, written)
       }
       done = true
@@ -428,9 +426,10 @@ final class StoreEngine(val context: StoreContext, follows: Boolean = false) ext
   }
 
   /** A snapshot is in storage. Callers hold the monitor. */
-  private def snapshotPublished(at: Long, snapshotId: String, manifest: String): Unit = {
+  private def snapshotPublished(
+      at: Long, snapshotId: String, manifest: String, composed: Boolean): Unit = {
     manifests.published(manifest)
-    swap(committed.withSnapshot(at, snapshotId))
+    swap(committed.withSnapshot(at, snapshotId, composed))
   }
 
   def close(): Unit = {

@@ -15,6 +15,7 @@ private[engine] trait StoreView {
   private[engine] def status: StoreStatus
   private[engine] def families: Families
   private[engine] def tier: StoreTier
+  private[engine] def manifests: ManifestUse
 
   /** What is committed and in memory. Who needs two looks at the same takes the monitor. */
   private[engine] def committed: Committed

@@ -127,7 +127,16 @@ private final class ReadTier(trial: Trial, dir: File) {
     val gives = chance(10)
     while (tier.lookup.step(random.between(1, 2000)))
       if (chance(5)) { if (gives) tier.lookup.end() else ingest() }
+    if (chance(30)) keepBeside()
     tier.lookup.keep()
+  }
+
+  /** The tables are kept just when a file comes. */
+  private def keepBeside(): Unit = {
+    trial.step("tables are kept beside a file")
+    trial.beside = point => if (point == "points.prepare") tier.lookup.keep()
+    try ingest()
+    finally trial.beside = Trial.nothing
   }
 
   /** Tables that just have room are made, although those of replaced files fill it. */
