@@ -6,7 +6,6 @@ Needs the extra `tools`.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -42,7 +41,7 @@ from millpond.state.join_counts import counted_by, enough_columns
 from millpond.state.key_columns import leaves, names_of, rows_of_columns
 from millpond.state.key_examples import columns_text, key_hint
 from millpond.state.lookups import Key
-from millpond.state.open_stores import REQUESTS, OpenStores
+from millpond.state.open_stores import OpenStores
 from millpond.state.partitioning import deciding_columns, key_hashes
 from millpond.state.selection import rule_of
 from millpond.state.tables import key_value, rows_of, schema_of
@@ -216,13 +215,11 @@ class KeyReader:
         Raises: UnsupportedError: there is such a store.
         """
         chosen = self._selection
-        numbers = range(self._partitions)
-        stores = [StoreId(chosen.operator.operator, n, chosen.store) for n in numbers]
-        with ThreadPoolExecutor(REQUESTS) as pool:
-            for store, reader in zip(stores, pool.map(self._open.get, stores), strict=True):
-                newest = reader.version.plan.newest
-                if newest is not None and not newest.key_groups.scalable:
-                    raise _unplaced(f"partition {store.partition}: {newest.key_groups.reason}")
+        readers = self._open.get_all(chosen.operator.operator, chosen.store)
+        for partition, reader in enumerate(readers):
+            newest = reader.version.plan.newest
+            if newest is not None and not newest.key_groups.scalable:
+                raise _unplaced(f"partition {partition}: {newest.key_groups.reason}")
         self._may_be_elsewhere = False
 
     def close(self) -> None:
@@ -389,10 +386,13 @@ class KeyReader:
 
     def _values(self, schema: Struct, kind: Any, place: str, values: list[Any]) -> Any:
         texts = {isinstance(value, str) for value in values if value is not None}
+        is_base64 = pa.types.is_binary(kind) and True in texts
         try:
-            if texts == {True} and not (pa.types.is_string(kind) or pa.types.is_binary(kind)):
+            if is_base64 or len(texts) > 1:
+                pass  # one by one
+            elif texts == {True} and not pa.types.is_string(kind):
                 return pc.cast(pa.array(values, pa.string()), kind)
-            if texts != {True, False} and not (True in texts and pa.types.is_binary(kind)):
+            else:
                 return pa.array(values, kind)
         except (
             pa.ArrowInvalid,

@@ -21,7 +21,7 @@ from millpond.store.partial_database import FETCHES
 from millpond.store.point_reads import PointReader
 from millpond.store.restore.plan import plan_restore
 
-REQUESTS = 16  # stores that are opened at once; each mostly waits for the object storage
+_REQUESTS = 16  # stores that are opened at once; each mostly waits for the object storage
 # Beside the newest one. If there are more, a newer snapshot may be worth the request of a listing.
 _MOST_CHANGELOGS = 2
 
@@ -66,6 +66,12 @@ class OpenStores:
                     reader = self._readers[store] = self._open(store, None)
         return reader
 
+    def get_all(self, operator: int, name: str) -> list[PointReader]:
+        """Return the readers of all partitions; open many at once. Raises: as `get`."""
+        stores = [StoreId(operator, n, name) for n in range(self.partitions(operator, name))]
+        with ThreadPoolExecutor(_REQUESTS) as pool:
+            return list(pool.map(self.get, stores))
+
     def list_again(self, store: StoreId, failed: PointReader) -> bool:
         """Open a store anew, by a listing of its files: one that the reader needs is not there.
 
@@ -94,7 +100,7 @@ class OpenStores:
                 for call in calls:
                     call()
             else:
-                with ThreadPoolExecutor(REQUESTS) as pool:
+                with ThreadPoolExecutor(_REQUESTS) as pool:
                     for waiting in [pool.submit(call) for call in calls]:
                         waiting.result()
         except BaseException:

@@ -249,7 +249,7 @@ private[millpond] final class PointReads(dir: File, rocks: LocalRocks, maps: Boo
         if (view != null) view = SortedRun.of(made) +: view
         if (building != null) building.later = made +: building.later
         else if (view == null) close(made)
-      case _ => if (view != null || building != null) { end(); retire() } // they lack the file
+      case _ => // `prepare` found none, or stood aside
     }
     judge()
   }

@@ -19,8 +19,8 @@ import org.apache.spark.sql.millpond.rows.{KeyCount, StoreLayout}
   *
   * @param spilledVersion a version of which the disk tier holds a part before it is committed
   * @param flushed the disk tier has all changelogs up to a point
-  * @param published a snapshot is in storage: its version, id and manifest, and whether it has
-  *     rows that other partitions own. Called under the store's monitor */
+  * @param published a snapshot is in storage: its version, id and manifest, and whether it may
+  *     have rows that other partitions own. Called under the store's monitor */
 private[millpond] final class Snapshots(store: StoreView, spilledVersion: () => Long,
     flushed: Point => Unit, published: (Long, String, String, Boolean) => Unit) extends Logging {
   import Snapshots._
@@ -94,8 +94,8 @@ private[millpond] final class Snapshots(store: StoreView, spilledVersion: () => 
   def snapshot(due: Int): Option[Long] =
     try uploadLock.during {
         // a snapshot should not hold rows that other partitions own
-        val isClean = !store.committed.composed || background.during("compact")(compact(due))
-        prepare(due, isClean).map(p => background.during("snapshot")(publish(p)))
+        val composed = store.committed.composed && !background.during("compact")(compact(due))
+        prepare(due, composed).map(p => background.during("snapshot")(publish(p)))
       }
     finally {
       store.context.events.publish()
@@ -122,7 +122,7 @@ private[millpond] final class Snapshots(store: StoreView, spilledVersion: () => 
       Seams.at("snapshot.uploaded")
       store.synchronized {
         if (status.serves(p.generation))
-          published(p.version, p.id, answer.path("manifest").asText, !p.isClean)
+          published(p.version, p.id, answer.path("manifest").asText, p.composed)
       }
       store.metrics.snapshotTaken(answer.get("new_bytes").asLong,
         answer.get("reused_bytes").asLong, System.nanoTime - start)
@@ -153,7 +153,7 @@ private[millpond] final class Snapshots(store: StoreView, spilledVersion: () => 
     disk != null
   }
 
-  private def prepare(due: Int, isClean: Boolean): Option[Prepared] = if (!status.isLoaded) None
+  private def prepare(due: Int, composed: Boolean): Option[Prepared] = if (!status.isLoaded) None
   else store.diskLock.during {
     val before = takeKept()
     if (!isDue(due)) before
@@ -161,7 +161,7 @@ private[millpond] final class Snapshots(store: StoreView, spilledVersion: () => 
       try {
         before.foreach(_.drop())
         flush()
-        Some(checkpoint(isClean))
+        Some(checkpoint(composed))
       } finally if (store.isHeap) tier.close()
   }
 
@@ -171,7 +171,7 @@ private[millpond] final class Snapshots(store: StoreView, spilledVersion: () => 
     * that is committed. */
   def keepForLater(): Unit = if (isDue(store.context.conf.minDeltasForSnapshot))
     try {
-      val prepared = checkpoint(isClean = !store.committed.composed)
+      val prepared = checkpoint(store.committed.composed)
       dropKept()
       kept = Some(prepared)
     } catch {
@@ -192,7 +192,7 @@ private[millpond] final class Snapshots(store: StoreView, spilledVersion: () => 
   }
 
   /** The RocksDB checkpoint of the disk tier at version `flushed`. Callers hold `diskLock`. */
-  private def checkpoint(isClean: Boolean): Prepared = {
+  private def checkpoint(composed: Boolean): Prepared = {
     Seams.at("snapshot.checkpoint")
     val generation = status.generation
     val dir =
@@ -206,7 +206,7 @@ private[millpond] final class Snapshots(store: StoreView, spilledVersion: () => 
     }
     val at = now.flushed
     Prepared(at.version, now.idOf(at.version), now.snapshot, at.keys, generation, dir,
-      orStale(tier.disk.snapshotTo(dir)), families, layout, isClean)
+      orStale(tier.disk.snapshotTo(dir)), families, layout, composed)
   }
 
   /** Delete the local folder of a closed store. An upload still reads from it: then the upload
@@ -217,10 +217,10 @@ private[millpond] final class Snapshots(store: StoreView, spilledVersion: () => 
 
 private[millpond] object Snapshots {
   /** A prepared snapshot: files that nobody changes.
-    * @param isClean false: rows may lie in them that other partitions own */
+    * @param composed rows may lie in them that other partitions own */
   private final case class Prepared(version: Long, id: String, parent: Option[(Long, String)],
       keys: KeyCount, generation: Int, dir: File, files: ArrayNode, families: ObjectNode,
-      layout: StoreLayout, isClean: Boolean) {
+      layout: StoreLayout, composed: Boolean) {
     val takenMs: Long = System.currentTimeMillis
     def drop(): Unit = LocalDirs.delete(dir)
   }

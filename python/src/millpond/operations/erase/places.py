@@ -29,6 +29,7 @@ from millpond.query.index import (
 )
 from millpond.query.survey import survey
 from millpond.spark.heartbeats import refuse_running
+from millpond.spark.metadata import logged_batches
 from millpond.state.join_columns import join_columns
 from millpond.state.selection import Opened, choices_of
 from millpond.storage import Storage, open_checkpoint, root_of
@@ -318,14 +319,13 @@ def begin(place: Place, journal: Journal) -> None:
 
 def _refuse_started(place: Place) -> None:
     refuse_running(place.storage, place.path)
-    for info in place.storage.list(layout.COMMITS_DIR + "/"):
-        batch = layout.parse_batch(info.key.rpartition("/")[2])
-        if batch is not None and batch > place.image.batch:
-            raise error(
-                ErrorKind.QUERY_RUNNING,
-                f"{place.path}: batch {batch} was committed while the erasure was planned",
-                hint="Stop the query, then erase again.",
-            )
+    newest = max(logged_batches(place.storage, layout.COMMITS_DIR), default=-1)
+    if newest > place.image.batch:
+        raise error(
+            ErrorKind.QUERY_RUNNING,
+            f"{place.path}: batch {newest} was committed while the erasure was planned",
+            hint="Stop the query, then erase again.",
+        )
 
 
 def _newest(journal: Journal) -> int:

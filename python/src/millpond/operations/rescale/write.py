@@ -22,6 +22,7 @@ from millpond.errors import MillpondError, NotFoundError
 from millpond.format import layout
 from millpond.operations.rescale.journal import Journal, decode_journal, encode_journal
 from millpond.spark.log_files import log_crc32, put_log
+from millpond.spark.metadata import logged_batches
 from millpond.spark.sinks.keeping import SinkEntries, crc32_of, take_back
 from millpond.storage import Storage, open_storage
 
@@ -173,9 +174,7 @@ def _was_begun(storage: Storage, journal: Journal) -> bool:
     that entry, so a file of the state proves it. If the query has run on since, Spark's own entry
     is there, or a later one.
     """
-    prefix = layout.OFFSETS_DIR + "/"
-    batches = [layout.parse_batch(info.key[len(prefix) :]) for info in storage.list(prefix)]
-    if any(batch is not None and batch > journal.batch for batch in batches):
+    if any(batch > journal.batch for batch in logged_batches(storage, layout.OFFSETS_DIR)):
         return False
     state = [
         key
