@@ -10,7 +10,6 @@ import hashlib
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -138,9 +137,8 @@ def compiled(folder: Path, *classpath: Path) -> Path:
     work = Path(tempfile.mkdtemp(dir=root, prefix=".work-"))
     path = os.pathsep.join([*_SPARK_PATH, *map(str, classpath)])
     command = [java(), "-Xss8m", *LIGHT.split(), "-cp", path, "scala.tools.nsc.Main", "-usejavacp"]
-    subprocess.run(
-        [*command, "-nowarn", "-d", str(work), *map(str, sources)], check=True, stdout=sys.stderr
-    )
+    # to the process's own stderr: a test may have put something else in place of `sys.stderr`
+    subprocess.run([*command, "-nowarn", "-d", str(work), *map(str, sources)], check=True, stdout=2)
     try:
         work.rename(done)
     except OSError:  # another run was faster
