@@ -256,7 +256,11 @@ class Harness:
 
     def is_holding(self) -> bool:
         """Return whether a thread is held."""
-        return bool(self.call("is_holding"))
+        return self.holds() != ""
+
+    def holds(self) -> str:
+        """Return the name of the thread that is held: of the work, if a seam began it."""
+        return str(self.call("holds"))
 
     def let_go(self) -> None:
         """Let the thread that is held go on, and hold no other."""

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from integration.harness import Harness, ProviderError, Row
+from integration.processes import wait_until
 from integration.store_cases import FAMILIES, PLAIN, open_provider, write
 
 VALUE = ["v"]
@@ -124,6 +125,24 @@ def test_a_state_that_begins_anew_leaves_what_was_there_before(
     provider.close()
     provider = open_provider(harness, tmp_path, schema=PLAIN, operator="dedupe")
     assert provider.store(3).scan() == [(["new", 2], VALUE)]
+    provider.close()
+
+
+def test_a_commit_does_not_wait_for_the_snapshot_that_spark_asks_for(
+    harness: Harness, tmp_path: Path
+) -> None:
+    """Spark asks if it knows of none for many versions. A large state takes many seconds."""
+    provider = open_provider(harness, tmp_path, schema=PLAIN, operator="dedupe")
+    harness.hold("snapshot.checkpoint")
+    for version in range(3):
+        store = provider.store(version, force_snapshot=True)
+        store.put(["k", version], VALUE)
+        assert store.commit().version == version + 1
+    wait_until(harness.is_holding, seconds=30, what="a snapshot")
+    assert harness.holds().startswith("snapshot ")
+    harness.let_go()
+    provider.snapshot()  # maintenance makes it, or waits for the one that is being made
+    assert list((tmp_path / "state").rglob("*.manifest"))
     provider.close()
 
 

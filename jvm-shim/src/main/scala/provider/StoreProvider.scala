@@ -1,5 +1,7 @@
 package org.apache.spark.sql.millpond.provider
 
+import java.util.concurrent.atomic.AtomicBoolean
+
 import scala.collection.concurrent.TrieMap
 import scala.collection.mutable
 import scala.jdk.CollectionConverters._
@@ -14,7 +16,7 @@ import org.apache.spark.sql.errors.QueryExecutionErrors
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.millpond.agent.Agent
 import org.apache.spark.sql.millpond.base.{
-  BuildInfo, MillpondError, MillpondException, Names, TimeToLive
+  BuildInfo, Daemons, MillpondError, MillpondException, Names, Seams, TimeToLive
 }
 import org.apache.spark.sql.millpond.changelog.{ChangeFeed, PendingChangelog}
 import org.apache.spark.sql.millpond.driver.Extension
@@ -49,6 +51,7 @@ abstract class StoreProvider extends CompatibleProvider {
   private var follower: Option[Follower] = None
   private var owner: Session = null
   private var closing = false
+  private val snapshotWanted = new AtomicBoolean // by a commit, and not made yet
 
   override def init(stateStoreId: StateStoreId, keySchema: StructType, valueSchema: StructType,
       keyStateEncoderSpec: KeyStateEncoderSpec, useColumnFamilies: Boolean,
@@ -404,9 +407,18 @@ abstract class StoreProvider extends CompatibleProvider {
         case NonFatal(e) =>
           throw QueryExecutionErrors.failedToCommitStateFileError(s"${context.label} of $id", e)
       } finally context.events.publish()
-    if (forceSnapshot) snapshot(due = 1)
+    if (forceSnapshot) wantSnapshot()
     version
   }
+
+  /** Spark asks for a snapshot, since it knows of none for many versions: the case of each query
+    * whose first fifty batches are over before maintenance has run. The task does not wait, since
+    * the first snapshot of a large state takes many seconds. */
+  private def wantSnapshot(): Unit = if (snapshotWanted.compareAndSet(false, true))
+    Seams.start(s"snapshot ${context.label}",
+      () =>
+        try snapshot(due = 1)
+        finally snapshotWanted.set(false))(StoreProvider.pool.execute(_))
 
   private[provider] def metrics: StateStoreMetrics = {
     val memory = engine.usedBytes
@@ -423,7 +435,8 @@ abstract class StoreProvider extends CompatibleProvider {
 
   override def doMaintenance(): Unit = { doSnapshotMaintenance(); doCleanupMaintenance() }
 
-  override def doSnapshotMaintenance(): Unit = snapshot(conf.minDeltasForSnapshot)
+  override def doSnapshotMaintenance(): Unit =
+    snapshot(if (snapshotWanted.get) 1 else conf.minDeltasForSnapshot)
 
   /** Log errors of maintenance: an exception that left it would close the provider
     * under a running task. */
@@ -474,4 +487,8 @@ abstract class StoreProvider extends CompatibleProvider {
           logDebug(s"store ${context.label}: the agent keeps its cache: ${e.getMessage}")
       }
   }
+}
+
+private object StoreProvider {
+  private lazy val pool = Daemons.one("millpond-snapshot")
 }

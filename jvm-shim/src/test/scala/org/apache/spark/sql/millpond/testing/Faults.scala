@@ -22,8 +22,9 @@ object Faults extends InvocationHandler {
   private var kind = ""
   private var passed = 0
   private var work: Runnable = null
+  @volatile private var passing = "" // the thread for which `work` is done
   @volatile private var held = new CountDownLatch(0)
-  @volatile private var holding = false
+  @volatile private var holding = "" // the thread that is held
 
   /** Lets the next passes of the seam `point`, from number `first` to `last`, fail with
     * an error of `kind`. The first pass is number 1. */
@@ -50,15 +51,16 @@ object Faults extends InvocationHandler {
     val latch = held
     meanwhile(point,
       () => {
-        holding = true
+        holding = passing
         try latch.await()
-        finally holding = false
+        finally holding = ""
       })
   }
 
   def passes: Int = synchronized(passed)
 
-  def isHolding: Boolean = holding
+  /** The name of the thread that is held; empty: none. */
+  def holds: String = holding
 
   def letGo(): Unit = { disarm(): Unit; held.countDown() }
 
@@ -74,7 +76,7 @@ object Faults extends InvocationHandler {
     method.getName match {
       case "at" => pass(args(0).asInstanceOf[String]); null
       case "start" =>
-        val thread = new Thread(args(1).asInstanceOf[Runnable])
+        val thread = new Thread(args(1).asInstanceOf[Runnable], args(0).asInstanceOf[String])
         thread.setDaemon(true)
         thread.start()
         null
@@ -90,6 +92,7 @@ object Faults extends InvocationHandler {
     }
     if (fails && work == null) throw error(at)
     if (fails) {
+      passing = Thread.currentThread.getName
       val thread = new Thread(work)
       thread.setDaemon(true)
       thread.start()

@@ -416,7 +416,7 @@ object ProviderHarness {
       Faults.hold(text(c, "point"))
       nodes.nullNode
     case "passes" => nodes.numberNode(Faults.passes)
-    case "is_holding" => nodes.booleanNode(Faults.isHolding)
+    case "holds" => nodes.textNode(Faults.holds)
     case "let_go" =>
       Faults.letGo()
       nodes.nullNode
