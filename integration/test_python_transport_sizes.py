@@ -80,6 +80,23 @@ class Flooding(Processor):
             yield Row(k=key[1], text="y" * 1_000_000)
 
 
+class Leaving(Processor):
+    """Reads one row of each key, and closes the others."""
+
+    def init(self, handle: Any) -> None:
+        self.times = handle.getValueState("times", "n long")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+        def some() -> Iterator[Any]:
+            yield from rows
+
+        for _ in some():
+            break
+        times = (self.times.get() or (0,))[0] + 1
+        self.times.update((times,))
+        yield self.out(key[0], str(times), "left")
+
+
 class Passing(Processor):
     """Passes rows on, each with how many of its key came so far."""
 
@@ -119,6 +136,28 @@ def test_a_key_with_many_rows(spark: SparkSession, tmp_path: Path, form: str, ro
     ]
     tested = Case("large-key", build, [(EVENTS, batches)], "update", 2)
     assert_same(play(spark, tmp_path, tested, [Leg(files=2)], _SIDES))
+
+
+@pytest.mark.parametrize("form", ["row", deep("pandas")])
+def test_the_rows_of_a_large_key_are_closed(spark: SparkSession, tmp_path: Path, form: str) -> None:
+    """The rows that came later were taken for those of another key."""
+
+    def build(i: list[DataFrame]) -> DataFrame:
+        many = i[0].selectExpr("k", "explode(sequence(1, v)) AS v")
+        method = transform_with_state(many.groupBy("k"), form)
+        found: DataFrame = method(
+            Leaving(form), "k string, what string, state string", "Update", "None"
+        )
+        return found
+
+    batches: list[list[dict[str, Any]]] = [
+        [
+            {"k": key, "ts": at(0), "v": rows}
+            for key, rows in (("a", 3), ("large", 25_000), ("z", 2))
+        ]
+    ]
+    tested = Case("left-rows", build, [(EVENTS, batches)], "update", 1)
+    assert_same(play(spark, tmp_path, tested, [Leg(files=1)], _SIDES))
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="it tells resident memory")

@@ -36,3 +36,12 @@ def test_all_results_go_though_frames_end_between_them() -> None:
     output.pending.add(results(), session)
     session.flush(with_rows=True)
     assert output.sent == list(range(1000))
+
+
+def test_a_sending_without_results_says_nothing_of_their_size() -> None:
+    pending = Pending()
+    pending.entries.append("large")
+    pending.sent(1 << 21)
+    assert pending.most == 2
+    pending.sent(0)
+    assert pending.most == 2

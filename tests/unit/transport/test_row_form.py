@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import datetime as dt
 import io
+from collections.abc import Iterator
 from datetime import datetime
 from decimal import Decimal
 from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 from pyspark.sql import Row
 from pyspark.sql import types as T
 
 from millpond.transport.forms import Offsets, whole
+from millpond.transport.pandas_form import PandasForm
 from millpond.transport.row_form import RowForm, RowKeys, key_reader
 from millpond.transport.session import Session
 from millpond.transport.wire import Wire
@@ -124,15 +127,56 @@ def test_results_are_those_that_spark_makes(rows: list[Any]) -> None:
     form = RowForm(_RESULTS, {})
     session = Session(Wire(io.BytesIO(), io.BytesIO()))
     for results in (rows, _GOOD):  # what one sending had does not matter to the next one
-        form.add(iter(results), session)
-        form.key_done()
         expected = _converted(results)
         if not isinstance(expected, pa.RecordBatch):
             with pytest.raises(expected[0]) as caught:
+                form.add(iter(results), session)
                 form.take()
             assert str(caught.value) == expected[1]
             return
+        form.add(iter(results), session)
+        form.key_done()
         assert pa.ipc.read_record_batch(form.take(), form.schema).equals(expected)
+
+
+_PATHS = T.StructType([T.StructField("path", T.ArrayType(T.StringType()))])
+
+
+def test_a_row_is_sent_as_it_was_when_it_was_yielded() -> None:
+    """The user's code may go on with the same list, also for the next key."""
+
+    def results(path: list[str]) -> Iterator[Row]:
+        for page in ("a", "b"):
+            path.append(page)
+            yield Row(path=path)
+
+    session = Session(Wire(io.BytesIO(), io.BytesIO()))
+    form, path = RowForm(_PATHS, {}), list[str]()
+    for _ in range(2):
+        form.add(results(path), session)
+        form.key_done()
+        path.clear()
+    sent = pa.ipc.read_record_batch(form.take(), form.schema).column(0).to_pylist()
+    assert sent == [["a"], ["a", "b"]] * 2
+
+
+@pytest.mark.parametrize("of", [T.LongType(), T.ArrayType(T.LongType())], ids=["flat", "nested"])
+def test_a_frame_is_sent_as_it_was_when_it_was_yielded(of: T.DataType) -> None:
+    def results() -> Iterator[pd.DataFrame]:
+        frame = pd.DataFrame({"n": [0] if isinstance(of, T.LongType) else [[0]]})
+        for n in (1, 2):
+            if isinstance(of, T.LongType):
+                frame.at[0, "n"] = n
+            else:
+                frame.at[0, "n"].append(n)
+            yield frame
+
+    settings = {"runner_conf": {}, "max_rows": 10_000}
+    form = PandasForm(T.StructType([T.StructField("n", of)]), settings)
+    form.add(results(), Session(Wire(io.BytesIO(), io.BytesIO())))
+    form.key_done()
+    sent = pa.ipc.read_record_batch(form.take(), form.schema).column(0).to_pylist()
+    assert sent == ([1, 2] if isinstance(of, T.LongType) else [[0, 1], [0, 1, 2]])
 
 
 def test_keys_are_those_that_spark_makes() -> None:

@@ -63,7 +63,11 @@ class Form(Protocol):
 
 
 class Pending:
-    """Results that are not sent yet; with `most` of them, they are to be sent."""
+    """Results that are not sent yet; with `most` of them, they are to be sent.
+
+    The user's code goes on before they are sent, and may change what it yielded: so a form keeps
+    nothing here that such a change would reach.
+    """
 
     def __init__(self) -> None:
         self.entries: list[Any] = []
@@ -95,8 +99,8 @@ class Pending:
 
     def sent(self, size: int) -> None:
         """Forget all. They had `size` bytes, so the next ones may be more, or fewer."""
-        count = max(1, len(self.entries))
-        self.most = max(1, min(_MOST, _BYTES * count // max(1, size)))
+        if self.entries:  # or else it says nothing of their size
+            self.most = max(1, min(_MOST, _BYTES * len(self.entries) // max(1, size)))
         self.entries.clear()
         self.ends.clear()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pickle
 import struct
 import time
-from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -72,8 +71,8 @@ class KeyFrames:
                     self._open = True
                     rows = keys.joined(self._long(rows))
                 yield keys.key(begin), rows
-                if self._open:  # pass over what the user's code did not read
-                    deque(rows, maxlen=0)
+                while self._open:  # pass over what the user's code did not read
+                    self._go_on()
                 session.keys_done += 1
                 begin = end
             session.user_nanos += time.perf_counter_ns() - began
@@ -85,8 +84,14 @@ class KeyFrames:
         """Yield the rows of a key that lie in several frames."""
         yield from rows
         while self._open:
-            self._session.flush(consumed=True, with_rows=True)
-            frame = self._next()
-            assert frame is not None and frame.goes_on and len(frame.counts) == 1
-            self._open = frame.more
-            yield from self._keys.rows(0, frame.counts[0])
+            yield from self._keys.rows(0, self._go_on())
+
+    def _go_on(self) -> int:
+        """Take the next frame of the current key. Return how many rows it has. The generator of
+        the rows does not pass over them: the user's code may have closed it.
+        """
+        self._session.flush(consumed=True, with_rows=True)
+        frame = self._next()
+        assert frame is not None and frame.goes_on and len(frame.counts) == 1
+        self._open = frame.more
+        return frame.counts[0]

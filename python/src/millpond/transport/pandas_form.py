@@ -10,7 +10,14 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 from pyspark.errors import PySparkValueError
-from pyspark.sql.types import StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BinaryType,
+    MapType,
+    StructType,
+    UserDefinedType,
+    VariantType,
+)
 
 from millpond.transport.forms import Keys, Offsets, Pending, whole
 from millpond.transport.session import Session
@@ -95,8 +102,12 @@ def _fixed(column: pd.Series[Any], array: pa.Array) -> pd.Series[Any] | None:
     return None
 
 
+# The user's code may change what is in such a column of a frame that it has yielded.
+_CHANGEABLE = (ArrayType, BinaryType, MapType, StructType, UserDefinedType, VariantType)
+
+
 class PandasForm:
-    """Frames in, frames out."""
+    """Frames in, frames out. Small frames are converted many at once, from copies."""
 
     def __init__(self, return_type: StructType, settings: dict[str, Any]) -> None:
         self._conversion = Conversion(return_type, settings["runner_conf"])
@@ -104,64 +115,67 @@ class PandasForm:
         self._most = most if most > 0 else 2**31 - 1
         self.schema: pa.Schema = arrow_schema(return_type, self._conversion.timezone)
         self._is_struct = isinstance(return_type, StructType)
+        self._at_once = any(isinstance(field.dataType, _CHANGEABLE) for field in return_type)
         self._pending = Pending()
 
     def keys(self, schema: pa.Schema, offsets: Offsets) -> Keys:
         return PandasKeys(schema, offsets, self._conversion, self._most)
 
     def add(self, results: Iterator[Any], session: Session) -> None:
-        self._pending.add(self._checked(results), session)
+        self._pending.add(self._kept(results), session)
 
-    def _checked(self, results: Iterator[Any]) -> Iterator[pd.DataFrame]:
+    def _kept(self, results: Iterator[Any]) -> Iterator[pa.RecordBatch | Columns]:
         for frame in results:
             if self._is_struct and not isinstance(frame, pd.DataFrame):
                 raise PySparkValueError(
                     "Invalid return type. Please make sure that the UDF returns a "
                     "pandas.DataFrame when the specified return type is StructType."
                 )
-            yield frame
+            yield self._conversion.from_pandas(frame) if self._at_once else Columns(frame)
 
     def key_done(self) -> None:
         self._pending.end_key()
 
     def take(self) -> bytes:
-        frames = self._pending.entries
-        if not frames:
+        kept = self._pending.entries
+        if not kept:
             self._pending.sent(0)
             return b""
-        batches = []
-        columns = list(map(Columns, frames))
-        begin = 0
-        for end in range(1, len(frames) + 1):
-            if end == len(frames) or not columns[begin].alike(columns[end]):
-                batches += self._converted(frames[begin:end], columns[begin:end])
-                begin = end
-        table = pa.Table.from_batches(batches, self.schema)
+        table = pa.Table.from_batches(
+            kept if self._at_once else self._converted_all(kept), self.schema
+        )
         encoded: bytes = whole(table).serialize().to_pybytes() if len(table) else b""
         self._pending.sent(len(encoded))
         return encoded
 
-    def _converted(
-        self, frames: list[pd.DataFrame], columns: list[Columns]
-    ) -> list[pa.RecordBatch]:
+    def _converted_all(self, frames: list[Columns]) -> list[pa.RecordBatch]:
+        batches = []
+        begin = 0
+        for end in range(1, len(frames) + 1):
+            if end == len(frames) or not frames[begin].alike(frames[end]):
+                batches += self._converted(frames[begin:end])
+                begin = end
+        return batches
+
+    def _converted(self, frames: list[Columns]) -> list[pa.RecordBatch]:
         """Convert frames of the same columns and types at once."""
-        if len(frames) > 1:
-            try:
-                return [self._conversion.from_pandas(joined(columns))]
-            except Exception:
-                # one of the frames is wrong: Spark's conversion of that one says why
-                return [self._conversion.from_pandas(frame) for frame in frames]
-        return [self._conversion.from_pandas(frames[0])]
+        try:
+            return [self._conversion.from_pandas(joined(frames))]
+        except Exception:
+            if len(frames) == 1:
+                raise
+            # one of the frames is wrong: Spark's conversion of that one says why
+            return [self._conversion.from_pandas(joined([frame])) for frame in frames]
 
 
 class Columns:
-    """The columns of a frame. Pandas makes a series for each of them, which costs more than all
-    else that is done with a small frame, so this takes the arrays below the series."""
+    """The columns of a frame, copied. Pandas makes a series for each of them, which costs more than
+    all else that is done with a small frame, so this takes the arrays below the series."""
 
     __slots__ = ("arrays", "names", "rows", "types")
 
     def __init__(self, frame: pd.DataFrame) -> None:
-        self.arrays = _arrays(frame)
+        self.arrays = [array.copy() for array in _arrays(frame)]
         self.names = frame.columns.tolist()
         self.rows = len(frame)
         self.types = [array.dtype for array in self.arrays]

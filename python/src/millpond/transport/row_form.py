@@ -90,7 +90,8 @@ class RowForm:
     """Rows in, rows out.
 
     Of rows with just the columns of the results only the values are kept until they are sent. An
-    object for each row would be looked at by Python's garbage collector, again and again.
+    object for each row would be looked at by Python's garbage collector, again and again. Of all
+    others a dict is kept, with lists and dicts of its own.
     """
 
     def __init__(self, return_type: StructType, settings: dict[str, Any]) -> None:
@@ -114,17 +115,18 @@ class RowForm:
         entries = pending.entries
         for row in results:
             if not self._only_values:
-                entries.append(row)
+                entries.append(row.asDict(True))
             elif type(row) is Row and getattr(row, "__fields__", None) == names:
                 entries.append(tuple(row))
             else:
                 self._restore_rows()
-                entries.append(row)
+                entries.append(row.asDict(True))
             if len(entries) >= pending.most:
                 session.flush(with_rows=True)
 
     def _restore_rows(self) -> None:
-        self._pending.entries[:] = map(self._row, self._pending.entries)
+        entries = self._pending.entries
+        entries[:] = [self._row(values).asDict(True) for values in entries]
         self._only_values = False
 
     def key_done(self) -> None:
@@ -155,7 +157,6 @@ class RowForm:
     def _by_key(self) -> pa.RecordBatch:
         """Convert as Spark does: the rows of one key after the other."""
         batches = [
-            pa.RecordBatch.from_pylist([row.asDict(True) for row in rows], schema=self.schema)
-            for rows in self._pending.by_key()
+            pa.RecordBatch.from_pylist(rows, schema=self.schema) for rows in self._pending.by_key()
         ]
         return whole(pa.Table.from_batches(batches, self.schema))
