@@ -145,11 +145,11 @@ def test_a_batch_whose_spill_failed_is_not_committed(harness: Harness, checkpoin
     provider.close()
 
 
-def test_a_flush_that_meets_damage_lets_the_store_load_anew(
-    harness: Harness, checkpoint: Path
-) -> None:
-    """No batch reads the file: the lists that grow are in memory."""
-    provider = _provider(harness, checkpoint)
+def _damaged(harness: Harness, provider: Provider) -> dict[int, list[str]]:
+    """Commit version 2, whose lists began in a snapshot. Damage its one file, here and in storage.
+
+    Return the lists.
+    """
     expected: dict[int, list[str]] = {}
     for version in range(2):
         store = provider.store(version)
@@ -162,6 +162,29 @@ def test_a_flush_that_meets_damage_lets_the_store_load_anew(
     (file,) = harness.local_dir.rglob("db-*/*.sst")
     with file.open("r+b") as damaged:
         damaged.write(b"damaged " * (file.stat().st_size // 16))
+    return expected
+
+
+def test_a_load_that_meets_damage_while_it_replays_goes_on_without_the_snapshot(
+    harness: Harness, checkpoint: Path
+) -> None:
+    """The end of the file is sound, so that it opens. A list that grew is read from it."""
+    provider = _provider(harness, checkpoint)
+    expected = _damaged(harness, provider)
+    provider.close()
+    provider = _provider(harness, checkpoint)
+    store = provider.store(2)
+    assert _lists(store) == expected
+    store.abort()
+    provider.close()
+
+
+def test_a_flush_that_meets_damage_lets_the_store_load_anew(
+    harness: Harness, checkpoint: Path
+) -> None:
+    """No batch reads the file: the lists that grow are in memory."""
+    provider = _provider(harness, checkpoint)
+    expected = _damaged(harness, provider)
     provider.snapshot()
     assert not list(checkpoint.glob("state/0/0/2*.manifest")), "the flush has not met the damage"
     store = provider.store(2)

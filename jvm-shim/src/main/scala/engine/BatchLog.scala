@@ -92,6 +92,7 @@ private[engine] final class BatchLog(engine: StoreEngine) extends Logging {
   /** What the file has is lost, or never arrived: memory has it all. */
   private def forget(): Unit = {
     discard()
+    sync = null // it says nothing of the file that the commit writes
     endUpload()
     repeats = false
     engine.families.values.forEach(_.table.forgetLog())

@@ -152,6 +152,10 @@ private[millpond] object Loader extends Logging {
   private val Unfollowable =
     Damage ++ Set("CHANGELOG_REPLACED", "LOCAL_FILES_LOST", "VERSION_NOT_FOUND", "VERSION_EXPIRED")
 
+  private def passedOver(engine: StoreEngine, e: MillpondException, version: Long,
+      manifest: String): Unit = engine.context.events.noteError("snapshot_passed_over", e,
+    "version" -> version, "manifest" -> manifest)
+
   /** Whether every file was as planned. Excludes a damaged snapshot. Gives files that were lost or
     * replaced a second try. */
   private def attempt(engine: StoreEngine, plan: JsonNode, version: Long, loadEmpty: Boolean,
@@ -177,14 +181,17 @@ private[millpond] object Loader extends Logging {
         return false
       case e: MillpondException
         if (Damage(e.kind) || e.kind == "LOCAL_FILES_LOST") && engine.manifests.exclude() =>
-        engine.context.events.noteError("snapshot_passed_over", e, "version" -> version,
-          "manifest" -> manifest)
+        passedOver(engine, e, version, manifest)
         return false
     }
     try replay.run(plan.get("changelogs"))
     catch {
       case e: MillpondException if e.kind == "CHANGELOG_REPLACED" && surprises.add(e.kind) =>
         logInfo(s"store ${engine.context.label} is loaded again: ${e.getMessage}")
+        return false
+      // a list that grew is read from the snapshot's files
+      case e: MillpondException if e.kind == "SST_DAMAGED" && engine.manifests.exclude() =>
+        passedOver(engine, e, version, manifest)
         return false
     }
     val lineage = plan.get("lineage").elements.asScala.map(_.asText).toVector
