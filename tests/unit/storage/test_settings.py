@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from millpond.config import resolve
-from millpond.errors import ErrorKind, InvalidInputError
+from millpond.errors import ErrorKind, InvalidInputError, UnsupportedError
 from millpond.storage import settings
 from millpond.storage.parts import MAX_PARTS, plan_parts
+from millpond.storage.s3_client import S3Client
 from millpond.storage.settings import (
     HandedOver,
     S3Credentials,
@@ -72,6 +73,19 @@ def test_endpoints(
         ({}, {"encryption.algorithm": "SSE-KMS", "encryption.key": "k"}, "aws:kms", "k"),
         ({}, {"encryption.algorithm": "AES256"}, "AES256", None),
         ({"storage.s3.sse": "none"}, {"encryption.algorithm": "AES256"}, None, None),
+        (
+            {"storage.s3.sse": "none"},
+            {"encryption.algorithm": "SSE-KMS", "encryption.key": "k"},
+            None,
+            None,
+        ),
+        (
+            {"storage.s3.sse": "aws:kms"},
+            {"encryption.algorithm": "SSE-C", "encryption.key": "secret"},
+            "aws:kms",
+            None,
+        ),
+        ({}, {"encryption.key": "k"}, None, None),
     ],
 )
 def test_encryption(
@@ -79,6 +93,16 @@ def test_encryption(
 ) -> None:
     found = s3(options, **hadoop)
     assert (found.sse, found.kms_key_id) == (sse, key)
+
+
+@pytest.mark.parametrize("algorithm", ["SSE-C", "CSE-KMS", "cse-custom"])
+def test_encryption_that_is_not_there(algorithm: str) -> None:
+    """The key of SSE-C is a secret, and nobody would notice that the state is not encrypted."""
+    found = s3({}, **{"encryption.algorithm": algorithm, "encryption.key": "secret"})
+    assert found.kms_key_id is None
+    with pytest.raises(UnsupportedError) as caught:
+        S3Client("bucket", found)
+    assert "secret" not in str(caught.value)
 
 
 def test_a_kms_key_without_kms() -> None:

@@ -43,9 +43,17 @@ class S3Client:
 
     Args:
         bucket: the bucket of every request.
+    Raises: UnsupportedError: STORAGE_UNSUPPORTED: an encryption that Millpond cannot do.
     """
 
     def __init__(self, bucket: str, settings: S3Settings) -> None:
+        if settings.encryption_not_done is not None:
+            raise UnsupportedError(
+                f"fs.s3a.encryption.algorithm is {settings.encryption_not_done}, which Millpond"
+                " cannot do: nothing would encrypt the state with that key. Set storage.s3.sse to"
+                " what the state shall have",
+                kind=ErrorKind.STORAGE_UNSUPPORTED,
+            )
         self.bucket = bucket
         self.pace = Pace()
         self._settings = settings

@@ -96,6 +96,7 @@ class S3Settings:
     path_style: bool = False
     sse: str | None = None  # AES256, aws:kms, aws:kms:dsse
     kms_key_id: str | None = None
+    encryption_not_done: str | None = None  # Hadoop's algorithm, which Millpond cannot do
     requester_pays: bool = False
     conditional_put: bool = True
     multipart_bytes: int = 16 * MIB  # objects above it move in parts
@@ -176,12 +177,16 @@ def _s3(options: Mapping[str, OptionValue], hadoop: Mapping[str, str]) -> S3Sett
         path_style = _true(hadoop, "path.style.access") or (
             endpoint is not None and "amazonaws.com" not in endpoint
         )
-    kms_key_id = _text(options["storage.s3.kmsKeyId"]) or hadoop.get(f"{_S3A}encryption.key")
-    sse = _text(options["storage.s3.sse"]) or _KMS.get(
-        hadoop.get(f"{_S3A}encryption.algorithm", "").upper()
-    )
+    algorithm = hadoop.get(f"{_S3A}encryption.algorithm", "").upper()
+    kms_key_id = _text(options["storage.s3.kmsKeyId"])
+    sse = _text(options["storage.s3.sse"])
+    cannot = algorithm if sse is None and algorithm.startswith(("SSE-C", "CSE-")) else None
     if kms_key_id and sse in (None, "none"):
         sse = "aws:kms"
+    sse = sse or _KMS.get(algorithm)
+    if kms_key_id is None and sse is not None and sse.startswith("aws:kms"):
+        # of other algorithms it is the secret itself
+        kms_key_id = hadoop.get(f"{_S3A}encryption.key") if algorithm in _KMS else None
     if sse == "aes256":
         sse = "AES256"
     if sse == "AES256" and kms_key_id:
@@ -197,6 +202,7 @@ def _s3(options: Mapping[str, OptionValue], hadoop: Mapping[str, str]) -> S3Sett
         region=_text(options["storage.s3.region"]) or hadoop.get(f"{_S3A}endpoint.region"),
         path_style=path_style is True,
         sse=None if sse == "none" else sse,
+        encryption_not_done=cannot,
         kms_key_id=kms_key_id,
         requester_pays=requester_pays,
         conditional_put=options["storage.s3.conditionalPut"] is not False,
