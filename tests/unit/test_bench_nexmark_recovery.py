@@ -167,9 +167,17 @@ def test_tables_tell_when_the_query_was_back() -> None:
 
 def test_every_setting_that_is_published_has_its_place_on_the_page() -> None:
     page = Path("docs/benchmarks-nexmark.md").read_text()
-    for setting in bench_nexmark_report.SETTINGS:
-        for mark in bench_nexmark_report.marks(setting):
+    for name in bench_nexmark_report.SECTIONS:
+        for mark in bench_nexmark_report.marks(name):
             assert page.count(mark) == 1, mark
+
+
+def test_the_default_number_of_events_has_a_place_of_its_own() -> None:
+    few = {"plan": {"events": 1_000_000}}
+    many = {"plan": {"events": bench_nexmark._EVENTS}}
+    assert bench_nexmark_report.section(few, "memory") == "memory"
+    assert bench_nexmark_report.section(many, "memory") == "large"
+    assert bench_nexmark_report.section(many, "budget") == "budget"
 
 
 def test_flink_starts_from_its_last_complete_checkpoint(tmp_path: Path) -> None:
