@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import json
-import mmap
-import os
 import subprocess
 import sys
-import threading
 from dataclasses import replace
 from pathlib import Path
 
@@ -74,34 +71,48 @@ def test_growth_beyond_a_bound_is_a_leak() -> None:
     ]
 
 
+# Takes what it holds at a line, and says so.
+_HOLDER = """
+import mmap, sys, threading
+print("begun", flush=True)
+sys.stdin.readline()
+end = threading.Event()
+for _ in range(5):
+    threading.Thread(target=end.wait, daemon=True).start()
+ballast = mmap.mmap(-1, 40 << 20)
+ballast.write(bytes(40 << 20))
+files = [open(name, "w") for name in sys.argv[1:]]
+print("taken", flush=True)
+sys.stdin.readline()
+"""
+
+
 def test_what_a_process_holds_is_seen(tmp_path: Path) -> None:
+    """A process of its own: in that of the tests, threads of other tests come and go."""
     local = (
         tmp_path / "millpond-01234567-89ab-cdef-0123-456789abcdef" / "0-0-default-1" / "g1" / "db-1"
     )
     local.mkdir(parents=True)
-    before = measure.held(os.getpid())
-    end = threading.Event()
-    threads = [threading.Thread(target=end.wait) for _ in range(5)]
-    for thread in threads:
-        thread.start()
-    ballast = mmap.mmap(
-        -1, 40 << 20
-    )  # new memory; a bytearray might reuse freed memory of the process
-    ballast.write(bytes(40 << 20))
-    with (tmp_path / "a").open("w"), (local / "000001.sst").open("w"):
-        after = measure.held(os.getpid())
-    end.set()
-    for thread in threads:
-        thread.join()
-    ballast.close()
+    names = [str(tmp_path / "a"), str(local / "000001.sst")]
+    with subprocess.Popen(
+        [sys.executable, "-c", _HOLDER, *names],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as holder:
+        assert holder.stdin is not None and holder.stdout is not None
+        assert holder.stdout.readline() == "begun\n"
+        before = measure.held(holder.pid)
+        print(file=holder.stdin, flush=True)
+        assert holder.stdout.readline() == "taken\n"
+        after = measure.held(holder.pid)
+        print(file=holder.stdin, flush=True)
     assert before is not None and after is not None
     assert after.files == before.files + 1
     assert after.local_files == before.local_files + 1
     assert after.threads == before.threads + 5
     assert after.rss_kb > before.rss_kb + 30 * 1024
-    ended = subprocess.Popen([sys.executable, "-c", ""])
-    ended.wait()
-    assert measure.held(ended.pid) is None
+    assert measure.held(holder.pid) is None
 
 
 def test_the_batch_computation() -> None:
