@@ -86,6 +86,12 @@ def test_endpoints(
             None,
         ),
         ({}, {"encryption.key": "k"}, None, None),
+        (
+            {"storage.s3.kmsKeyId": "own"},
+            {"encryption.algorithm": "DSSE-KMS", "encryption.key": "k"},
+            "aws:kms:dsse",
+            "own",
+        ),
     ],
 )
 def test_encryption(
@@ -105,9 +111,13 @@ def test_encryption_that_is_not_there(algorithm: str) -> None:
     assert "secret" not in str(caught.value)
 
 
-def test_a_kms_key_without_kms() -> None:
+@pytest.mark.parametrize(
+    ("options", "hadoop"),
+    [({"storage.s3.sse": "AES256"}, {}), ({}, {"encryption.algorithm": "AES256"})],
+)
+def test_a_kms_key_without_kms(options: dict[str, object], hadoop: dict[str, str]) -> None:
     with pytest.raises(InvalidInputError) as caught:
-        s3({"storage.s3.sse": "AES256", "storage.s3.kmsKeyId": "k"})
+        s3({"storage.s3.kmsKeyId": "k"} | options, **hadoop)
     assert caught.value.kind is ErrorKind.INVALID_OPTION
 
 

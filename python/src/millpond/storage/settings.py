@@ -178,15 +178,14 @@ def _s3(options: Mapping[str, OptionValue], hadoop: Mapping[str, str]) -> S3Sett
             endpoint is not None and "amazonaws.com" not in endpoint
         )
     algorithm = hadoop.get(f"{_S3A}encryption.algorithm", "").upper()
+    own_sse, hadoop_sse = _text(options["storage.s3.sse"]), _KMS.get(algorithm)
+    sse = own_sse or hadoop_sse
     kms_key_id = _text(options["storage.s3.kmsKeyId"])
-    sse = _text(options["storage.s3.sse"])
-    cannot = algorithm if sse is None and algorithm.startswith(("SSE-C", "CSE-")) else None
     if kms_key_id and sse in (None, "none"):
         sse = "aws:kms"
-    sse = sse or _KMS.get(algorithm)
-    if kms_key_id is None and sse is not None and sse.startswith("aws:kms"):
-        # of other algorithms it is the secret itself
-        kms_key_id = hadoop.get(f"{_S3A}encryption.key") if algorithm in _KMS else None
+    elif not kms_key_id and _is_kms(sse) and _is_kms(hadoop_sse):
+        # of other algorithms it may be the secret itself
+        kms_key_id = hadoop.get(f"{_S3A}encryption.key")
     if sse == "aes256":
         sse = "AES256"
     if sse == "AES256" and kms_key_id:
@@ -202,7 +201,9 @@ def _s3(options: Mapping[str, OptionValue], hadoop: Mapping[str, str]) -> S3Sett
         region=_text(options["storage.s3.region"]) or hadoop.get(f"{_S3A}endpoint.region"),
         path_style=path_style is True,
         sse=None if sse == "none" else sse,
-        encryption_not_done=cannot,
+        encryption_not_done=(
+            algorithm if own_sse is None and algorithm.startswith(("SSE-C", "CSE-")) else None
+        ),
         kms_key_id=kms_key_id,
         requester_pays=requester_pays,
         conditional_put=options["storage.s3.conditionalPut"] is not False,
@@ -211,6 +212,10 @@ def _s3(options: Mapping[str, OptionValue], hadoop: Mapping[str, str]) -> S3Sett
         connections=_int(options["storage.s3.connections"]),
         credentials=_credentials(hadoop),
     )
+
+
+def _is_kms(sse: str | None) -> bool:
+    return sse is not None and sse.startswith("aws:kms")
 
 
 def _credentials(hadoop: Mapping[str, str]) -> S3Credentials | None:
