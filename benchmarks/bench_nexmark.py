@@ -34,7 +34,7 @@ from benchmarks.bench_contenders import (
     in_turn,
 )
 from benchmarks.bench_env import REPOSITORY, BenchError, report_cells
-from benchmarks.bench_nexmark_events import KINDS, Plan, generate
+from benchmarks.bench_nexmark_events import EVENTS, KINDS, Plan, generate
 from benchmarks.bench_nexmark_flink import FLINKS
 from benchmarks.bench_nexmark_queries import QUERIES
 from benchmarks.bench_process import run_spec
@@ -42,7 +42,7 @@ from benchmarks.bench_query import session_conf
 from integration.jvm import compile_harness
 
 _CACHE = REPOSITORY / "build" / "bench"
-_EVENTS, _PER_FILE = 10_000_000, 100_000
+_PER_FILE = 100_000
 _CHECKED = Plan(seed=1, events=60_000, per_file=10_000)
 _ALL = (OURS, BASELINE, HEAP_PEER)
 _STATE = "spark.sql.streaming.stateStore."
@@ -183,7 +183,7 @@ def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
 def _plan(given: argparse.Namespace) -> Plan:
     if given.quick:
         return Plan(seed=given.seed, events=8_000, per_file=2_000)
-    files = max(round(_EVENTS * given.scale / _PER_FILE), 4)
+    files = max(round(EVENTS * given.scale / _PER_FILE), 4)
     return Plan(seed=given.seed, events=files * _PER_FILE, per_file=_PER_FILE)
 
 

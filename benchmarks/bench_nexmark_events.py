@@ -25,6 +25,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 
 KINDS = ("person", "auction", "bid")
+EVENTS = 10_000_000  # by default
 FIRST_ID = 1000  # of persons and of auctions
 LEAD = 10  # ids that come soon and may be named already
 PERSONS, AUCTIONS, BIDS = 1, 3, 46

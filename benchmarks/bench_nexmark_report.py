@@ -12,7 +12,7 @@ from typing import Any
 from benchmarks import bench_chart, bench_env
 from benchmarks.bench_contenders import BASELINE, CONTENDERS, HEAP_PEER, OURS
 from benchmarks.bench_env import REPOSITORY
-from benchmarks.bench_nexmark_events import AUCTIONS, BIDS, EPOCH, PERSONS
+from benchmarks.bench_nexmark_events import AUCTIONS, BIDS, EPOCH, EVENTS, PERSONS
 from benchmarks.bench_nexmark_flink import FLINKS
 from benchmarks.bench_nexmark_queries import QUERIES
 from benchmarks.bench_report import figure, grouped, table, times
@@ -31,7 +31,6 @@ SETTINGS = {
 # The parts of the page: the default number of events has one of its own, beside a smaller one that
 # has Flink too.
 SECTIONS = SETTINGS | {"large": "Ten million events in memory"}
-_LARGE_EVENTS = 10_000_000
 _SHARES = {"person": PERSONS, "auction": AUCTIONS, "bid": BIDS}
 _MIB = 1 << 20
 
@@ -266,7 +265,7 @@ def _where(results: Mapping[str, Any], setting: str, source: Path) -> str:
 
 def section(results: Mapping[str, Any], setting: str) -> str:
     """Return the part of the page that a setting's results are of."""
-    is_large = setting == "memory" and results["plan"]["events"] >= _LARGE_EVENTS
+    is_large = setting == "memory" and results["plan"]["events"] >= EVENTS
     return "large" if is_large else setting
 
 

@@ -15,6 +15,7 @@ import pytest
 from benchmarks import bench_nexmark, bench_nexmark_report
 from benchmarks.bench_contenders import BASELINE, HEAP_PEER, OURS
 from benchmarks.bench_env import BenchError
+from benchmarks.bench_nexmark_events import EVENTS
 from benchmarks.bench_nexmark_flink import last_checkpoint
 from benchmarks.bench_nexmark_query import taken
 from benchmarks.bench_nexmark_recovery import committed_of, mid_batch, recover
@@ -174,7 +175,7 @@ def test_every_setting_that_is_published_has_its_place_on_the_page() -> None:
 
 def test_the_default_number_of_events_has_a_place_of_its_own() -> None:
     few = {"plan": {"events": 1_000_000}}
-    many = {"plan": {"events": bench_nexmark._EVENTS}}
+    many = {"plan": {"events": EVENTS}}
     assert bench_nexmark_report.section(few, "memory") == "memory"
     assert bench_nexmark_report.section(many, "memory") == "large"
     assert bench_nexmark_report.section(many, "budget") == "budget"

@@ -71,7 +71,8 @@ class KeyFrames:
                     self._open = True
                     rows = keys.joined(self._long(rows))
                 yield keys.key(begin), rows
-                while self._open:  # pass over what the user's code did not read
+                while self._open:
+                    # pass over what the user's code did not read; it may have closed `rows`
                     self._go_on()
                 session.keys_done += 1
                 begin = end
@@ -87,9 +88,7 @@ class KeyFrames:
             yield from self._keys.rows(0, self._go_on())
 
     def _go_on(self) -> int:
-        """Take the next frame of the current key. Return how many rows it has. The generator of
-        the rows does not pass over them: the user's code may have closed it.
-        """
+        """Take the next frame of the current key. Return how many rows it has."""
         self._session.flush(consumed=True, with_rows=True)
         frame = self._next()
         assert frame is not None and frame.goes_on and len(frame.counts) == 1

@@ -114,12 +114,11 @@ class RowForm:
         pending, names = self._pending, self._names
         entries = pending.entries
         for row in results:
-            if not self._only_values:
-                entries.append(row.asDict(True))
-            elif type(row) is Row and getattr(row, "__fields__", None) == names:
+            if self._only_values and type(row) is Row and getattr(row, "__fields__", None) == names:
                 entries.append(tuple(row))
             else:
-                self._restore_rows()
+                if self._only_values:
+                    self._restore_rows()
                 entries.append(row.asDict(True))
             if len(entries) >= pending.most:
                 session.flush(with_rows=True)
