@@ -542,6 +542,25 @@ def test_a_lost_attempt_does_not_survive_a_rescale_that_hashes_anew(
         run.teardown()
 
 
+@pytest.mark.parametrize("machine", [RescaleMachine, RescaleMachineWithIds])
+def test_a_removed_partition_of_which_a_changelog_is_still_needed_is_not_damaged(
+    machine: type[RescaleMachine],
+) -> None:
+    # Version 2 has expired, and its snapshots are gone. Version 3 needs version 1 of partition 4.
+    run = machine()
+    run.begin(partitions=6)
+    try:
+        run.rescale(partitions=12)
+        run.rescale(partitions=4)
+        run.run_batch(deletes=set(), puts={0: b"a"})
+        run.collect(days=False)
+        assert run.exists("state/0/4") and not list(run.root.glob("state/0/4/2*"))
+        run.every_retained_version_is_what_it_was()
+        run.verify_finds_nothing()
+    finally:
+        run.teardown()
+
+
 def cases() -> Iterator[Any]:
     for machine in (RescaleMachine, RescaleMachineWithIds):
         case = machine.TestCase

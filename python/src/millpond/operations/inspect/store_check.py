@@ -331,12 +331,15 @@ class _StoreCheck:
         )
         snapshots = [*(version.version for version in listing.manifests), *self._whole]
         # Versions below the oldest snapshot were collected, or soon will be. Without a snapshot
-        # nothing was ever collected. But Spark's commit log keeps as many batches as the state
+        # nothing was ever collected, unless a rescale removed the partition: its files go with the
+        # last version that needs them. But Spark's commit log keeps as many batches as the state
         # keeps versions, and at most two more. If another batch of the log cannot be restored, the
         # oldest snapshot was lost.
         oldest = min(snapshots, default=1)
         if len(committed) > 2:
-            oldest = min(oldest, committed[2] + 1)
+            sure = committed[2] + 1
+            removed = not snapshots and not self._was_there(committed[-1] + 1)
+            oldest = sure if removed else min(oldest, sure)
         if committed:
             # A query that began with a savepoint begins with one batch. Its older files are there
             # because later versions need them. The last batch must be restorable in any case.
