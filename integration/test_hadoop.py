@@ -57,6 +57,13 @@ class TestHadoopStorage(StorageContract):
     def test_readers_never_see_a_part(self, storage: Storage) -> None:
         """Skip this test: Hadoop's local file system deletes before it renames. HDFS does not."""
 
+    def test_the_local_folder_is_gone(self, storage: Storage, tmp_path: Path) -> None:
+        """The object is there. An answer that it is absent would let a collection delete."""
+        storage.put_bytes("a", b"x")
+        with pytest.raises(UnavailableError) as caught:
+            storage.get_to_file("a", str(tmp_path / "gone/file"))
+        assert caught.value.kind is ErrorKind.LOCAL_FILES_LOST
+
 
 class TestStorageOfACommand(StorageContract):
     """A process without a session. It has a JVM of its own, which reads HADOOP_CONF_DIR."""

@@ -231,6 +231,50 @@ def test_nothing_local_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert os.listdir(tmp_path / "tmp") == []
 
 
+@pytest.mark.parametrize("method", ["read", "read_range", "put_bytes"])
+def test_the_folder_of_temporary_files_is_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    """That says nothing about the stored object: a collection would pass over a pin."""
+    storage = HadoopStorage(parse_root("hdfs://host:8020/x"), files=FakeJvm(tmp_path / "hdfs"))
+    storage.put_bytes("a", b"data")
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    arguments: tuple[Any, ...] = {"read_range": (0, 1), "put_bytes": (b"x",)}.get(method, ())
+    with pytest.raises(MillpondError) as caught:
+        getattr(storage, method)("a", *arguments)
+    assert caught.value.kind is ErrorKind.LOCAL_FILES_LOST and "TMPDIR" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("reason", "kind", "hint"),
+    [
+        ("No such file or directory", ErrorKind.LOCAL_FILES_LOST, "TMPDIR"),
+        ("Not a directory", ErrorKind.LOCAL_FILES_LOST, "TMPDIR"),
+        ("No space left on device", ErrorKind.LOCAL_DISK_FULL, "localDir"),
+        ("Too many open files", ErrorKind.STORAGE_UNAVAILABLE, "ulimit -n"),
+        ("Permission denied", ErrorKind.STORAGE_UNAVAILABLE, "TMPDIR"),
+    ],
+)
+def test_the_disk_of_the_jvm_fails(reason: str, kind: ErrorKind, hint: str) -> None:
+    answer = {"class": "LocalFileException", "message": f"/tmp/millpond/file ({reason})"}
+    told = json.dumps({"error": answer})
+    storage = HadoopStorage(parse_root("hdfs://host/x"), files=lambda method, request: told)
+    with pytest.raises(MillpondError) as caught:
+        storage.read("a")
+    assert caught.value.kind is kind and hint in caught.value.hint
+
+
+@pytest.mark.parametrize("reason", ["Too many open files", "Input/output error"])
+def test_a_file_that_the_file_system_could_not_open_is_not_absent(reason: str) -> None:
+    """Java has one exception for all that hinders it from opening a file."""
+    answer = {"class": "FileNotFoundException", "message": f"/block/1 ({reason})"}
+    told = json.dumps({"error": answer})
+    storage = HadoopStorage(parse_root("hdfs://host/x"), files=lambda method, request: told)
+    with pytest.raises(MillpondError) as caught:
+        storage.read("a")
+    assert caught.value.kind is ErrorKind.STORAGE_UNAVAILABLE
+
+
 def test_what_a_killed_agent_was_moving_is_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -14,12 +14,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
+from millpond.errors import MillpondError
 from millpond.format.layout import new_staging_name
 from millpond.format.roots import RootUri
 from millpond.storage.base import Copied, ObjectInfo, Storage
-from millpond.storage.hadoop_errors import error_of
+from millpond.storage.hadoop_errors import DISK_HINT, error_of
 from millpond.storage.keys import check_is_file, check_key, check_prefix, check_range
-from millpond.storage.local import translate, translate_restored
+from millpond.storage.local import translate_restored
 
 Files = Callable[[str, str], str]
 
@@ -163,21 +164,28 @@ class _LocalFile:
         try:
             self.path = os.path.join(self._scratch.__enter__(), "file")
         except OSError as e:
-            raise translate(e, "making a temporary file", local=True) from e
+            raise _own_disk(e, "making a temporary file") from e
         return self
 
     def __exit__(self, *_: object) -> None:
         self._scratch.__exit__(None, None, None)
 
     def write(self, data: bytes) -> None:
-        """Write `data` as its content. Raises: UnavailableError: LOCAL_DISK_FULL."""
+        """Write `data` as its content. Raises: UnavailableError: LOCAL_DISK_FULL, and others."""
         try:
             with open(self.path, "wb") as file:
                 file.write(data)
         except OSError as e:
-            raise translate(e, f"writing {self.path}", local=True) from e
+            raise _own_disk(e, f"writing {self.path}") from e
 
     def read(self) -> bytes:
-        """Return its content."""
-        with open(self.path, "rb") as file:
-            return file.read()
+        """Return its content. Raises: UnavailableError: LOCAL_FILES_LOST, and others."""
+        try:
+            with open(self.path, "rb") as file:
+                return file.read()
+        except OSError as e:
+            raise _own_disk(e, f"reading {self.path}") from e
+
+
+def _own_disk(e: OSError, what: str) -> MillpondError:
+    return translate_restored(e, what, hint=DISK_HINT)

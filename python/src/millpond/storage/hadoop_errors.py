@@ -57,6 +57,17 @@ _NO_DATA_NODE = (
     "`hdfs dfsadmin -report` lists the data nodes. Start those that are missing, or free their"
     " disks, then restart the query."
 )
+_FILES_HINT = (
+    "This process has too many open files. Raise the limit that `ulimit -n` shows for the executor,"
+    " then restart the query."
+)
+DISK_HINT = (
+    "Bytes go through files of the executor's own disk, below the folder that TMPDIR or the option"
+    " localDir names. Make that folder again, and keep cleaners of temporary files away from it,"
+    " then restart the query."
+)
+# Java calls these failures a FileNotFoundException too. The file may well be there.
+_UNOPENED = ("(Too many open files", "(Input/output error)")
 # The classes of the JVM's exceptions for a jar that is missing, or for another Hadoop.
 _NO_CONNECTOR = (
     "UnsupportedFileSystemException",
@@ -66,6 +77,7 @@ _NO_CONNECTOR = (
     "NoSuchMethodError",
     "ServiceConfigurationError",
 )
+_ABSENT = ("FileNotFoundException", "ParentNotDirectoryException", "NotDirectoryException")
 _NO_CONTAINER = (  # Azure's Blob endpoint, its DFS endpoint
     "container does not exist",
     "filesystem does not exist",
@@ -95,6 +107,7 @@ _HINTS = {
     "Connection refused": _UNREACHED,
     "could only be written to 0 of": _NO_DATA_NODE,
     "BlockMissingException": _NO_DATA_NODE,
+    "(Too many open files": _FILES_HINT,
     "All datanodes": _NO_DATA_NODE,
 }
 
@@ -108,6 +121,8 @@ def error_of(what: str, name: str, message: str) -> MillpondError:
         message: its message, with what its causes say.
     """
     text = f"{what}: {name}: {message}"
+    if name == "LocalFileException":
+        return _local_error(text, message)
     if any(sign in message for sign in _NO_CONTAINER) or _NO_BUCKET in message:
         return InvalidInputError(text, kind=ErrorKind.STORAGE_BUCKET_MISSING)
     if " gs://" in what and any(sign in message for sign in _GOOGLE_DENIES):
@@ -116,7 +131,7 @@ def error_of(what: str, name: str, message: str) -> MillpondError:
         return UnavailableError(text, kind=ErrorKind.STORAGE_DENIED, hint=_AZURE_KEY)
     if " gs://" in what and name == "NumberFormatException":
         return InvalidInputError(text, kind=ErrorKind.STORAGE_MISCONFIGURED, hint=_GOOGLE_SIZES)
-    if name in ("FileNotFoundException", "ParentNotDirectoryException", "NotDirectoryException"):
+    if name in _ABSENT and not any(sign in message for sign in _UNOPENED):
         return NotFoundError(text, kind=ErrorKind.OBJECT_NOT_FOUND)
     if name == "FileAlreadyExistsException":
         return ConflictError(text, kind=ErrorKind.OBJECT_EXISTS)
@@ -136,6 +151,16 @@ def error_of(what: str, name: str, message: str) -> MillpondError:
     return UnavailableError(
         text, kind=ErrorKind.STORAGE_UNAVAILABLE, hint=hints[0] if hints else ""
     )
+
+
+def _local_error(text: str, message: str) -> MillpondError:
+    """Return the error for a failure of the executor's own disk. It is never OBJECT_NOT_FOUND."""
+    if "No space left" in message or "quota exceeded" in message:
+        return UnavailableError(text, kind=ErrorKind.LOCAL_DISK_FULL)
+    if "(No such file or directory)" in message or "(Not a directory)" in message:
+        return UnavailableError(text, kind=ErrorKind.LOCAL_FILES_LOST, hint=DISK_HINT)
+    hint = _FILES_HINT if "Too many open files" in message else DISK_HINT
+    return UnavailableError(text, kind=ErrorKind.STORAGE_UNAVAILABLE, hint=hint)
 
 
 def lacks_connector(message: str) -> bool:

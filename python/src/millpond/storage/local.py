@@ -52,14 +52,18 @@ def translate(e: OSError, what: str, *, local: bool = False) -> MillpondError:
     return UnavailableError(message, kind=ErrorKind.STORAGE_UNAVAILABLE)
 
 
-def translate_restored(e: OSError, what: str) -> MillpondError:
+def translate_restored(e: OSError, what: str, *, hint: str = "") -> MillpondError:
     """Return the Millpond error for a failed write of a fetched object to the executor's own disk.
 
     If the local file or its directory is gone, that says nothing about the stored object. So this
     never returns OBJECT_NOT_FOUND.
+
+    Args:
+        hint: what helps if they are gone; "": that of LOCAL_FILES_LOST.
     """
     if e.errno in _ABSENT:
-        return UnavailableError(f"{what}: {e.strerror or e}", kind=ErrorKind.LOCAL_FILES_LOST)
+        message = f"{what}: {e.strerror or e}"
+        return UnavailableError(message, kind=ErrorKind.LOCAL_FILES_LOST, hint=hint)
     return translate(e, what, local=True)
 
 

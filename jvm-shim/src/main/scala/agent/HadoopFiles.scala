@@ -35,6 +35,8 @@ private[millpond] object HadoopFiles {
   private val MostListings = 10
   // What they say if the file that is being read was replaced.
   private val Replaced = Seq("requested generation is deleted", ", 412, GET, ")
+  // What Java calls a FileNotFoundException too: the file may well be there.
+  private val Unopened = Seq("(Too many open files", "(Input/output error)")
   // What Google's connector says if another writer was first.
   private val LostRaces = Seq("412 Precondition Failed", "Cannot overwrite an existing file")
 
@@ -69,11 +71,20 @@ private[millpond] object HadoopFiles {
     ()
   }
 
+  /** The executor's own disk failed. That says nothing about the file that was asked for. */
+  private final class LocalFileException(cause: IOException)
+      extends IOException(cause.getMessage, cause)
+
+  private def onOwnDisk[T](work: => T): T =
+    try work
+    catch { case e: IOException => throw new LocalFileException(e) }
+
   /** A file or one of its parents is absent. If a parent is a file, HDFS says that access is
     * denied. */
   private object NotThere {
     def unapply(e: Throwable): Boolean =
       e match {
+        case _: FileNotFoundException if Unopened.exists(firstLine(e).contains) => false
         case _: FileNotFoundException if firstLine(e).contains("container does not exist") => false
         case _: FileNotFoundException if firstLine(e).contains("filesystem does not exist") => false
         case _: FileNotFoundException | _: ParentNotDirectoryException => true
@@ -180,7 +191,7 @@ private[millpond] object HadoopFiles {
     // without asking for its length before: on an object storage that is a request
     val in = fs.open(path)
     try {
-      val out = new FileOutputStream(local)
+      val out = onOwnDisk(new FileOutputStream(local))
       try
         if (start == 0L || reaches(in, start)) {
           val buffer = new Array[Byte](1 << 20)
@@ -188,10 +199,10 @@ private[millpond] object HadoopFiles {
           var read = 0
           while (left > 0 && read >= 0) {
             read = in.read(buffer, 0, math.min(left, buffer.length.toLong).toInt)
-            if (read > 0) { out.write(buffer, 0, read); left -= read }
+            if (read > 0) { onOwnDisk(out.write(buffer, 0, read)); left -= read }
           }
         }
-      finally out.close()
+      finally onOwnDisk(out.close())
     } finally in.close()
   }
 
