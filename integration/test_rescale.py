@@ -5,7 +5,9 @@ Each batch equals that of the same query on Spark's own store, without a rescale
 
 from __future__ import annotations
 
+import json
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -155,6 +157,10 @@ def test_a_running_query_is_seen_by_its_heartbeat(spark: SparkSession, tmp_path:
         assert caught.value.kind is ErrorKind.QUERY_RUNNING and str(query.runId) in str(
             caught.value
         )
+        beat = json.loads((checkpoint / f"millpond/running/{query.runId}.json").read_text())
+        if sys.platform == "linux":
+            assert beat["pid_namespace"] == os.readlink("/proc/self/ns/pid")
+            assert beat["boot_id"] == Path("/proc/sys/kernel/random/boot_id").read_text().strip()
     finally:
         query.stop()
     _wait_for_no_heartbeat(checkpoint)

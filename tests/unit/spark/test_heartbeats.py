@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -70,3 +73,44 @@ def test_a_heartbeat_that_goes_while_it_is_watched(tmp_path: Path) -> None:
     os.utime(file, (time.time() - 3600,) * 2)
     threading.Timer(0.05, file.unlink).start()
     heartbeats.refuse_running(LocalStorage(str(tmp_path)), "it", 0.1)
+
+
+def _of_an_ended_process(root: Path, **more: str) -> None:
+    ended = subprocess.Popen([sys.executable, "-c", "pass"])
+    ended.wait()
+    file = _beat(root)
+    value = {"host": socket.gethostname(), "pid": ended.pid, "interval_ms": 5000, **more}
+    file.write_text(json.dumps(value))
+
+
+def _here() -> dict[str, str]:
+    return {
+        "boot_id": Path("/proc/sys/kernel/random/boot_id").read_text().strip(),
+        "pid_namespace": os.readlink("/proc/self/ns/pid"),
+    }
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has PID namespaces")
+@pytest.mark.parametrize(
+    "other",
+    [{"pid_namespace": "pid:[1]"}, {"boot_id": "another"}, {"pid_namespace": ""}, {"boot_id": ""}],
+)
+def test_a_pid_of_another_namespace_is_not_known_to_be_gone(
+    tmp_path: Path, other: dict[str, str]
+) -> None:
+    """Two containers may share a host's name. Each has pids of its own."""
+    _of_an_ended_process(tmp_path, **{**_here(), **other})
+    with pytest.raises(ConflictError) as refused:
+        heartbeats.refuse_running(LocalStorage(str(tmp_path)), "it", 0)
+    assert refused.value.kind is ErrorKind.QUERY_RUNNING
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has PID namespaces")
+def test_a_pid_of_ones_own_namespace_is_known_to_be_gone(tmp_path: Path) -> None:
+    _of_an_ended_process(tmp_path, **_here())
+    heartbeats.refuse_running(LocalStorage(str(tmp_path)), "it", 0)
+
+
+def test_a_heartbeat_of_an_older_version_has_the_host_alone(tmp_path: Path) -> None:
+    _of_an_ended_process(tmp_path)
+    heartbeats.refuse_running(LocalStorage(str(tmp_path)), "it", 0)

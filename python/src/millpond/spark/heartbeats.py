@@ -1,12 +1,14 @@
 """Reads what the session extension writes on the driver: heartbeats, and partitions asked for.
 
-    millpond/running/<run id>.json    {"run_id", "host", "pid", "interval_ms", "updated_ms"}
+    millpond/running/<run id>.json    {"run_id", "host", "pid", "boot_id", "pid_namespace",
+                                       "interval_ms", "updated_ms"}
     millpond/asked.json               {"partitions", "run_id", "updated_ms", "refused"}
 
 The extension writes a heartbeat every `interval_ms`, and removes it when the query ends. A killed
-driver leaves its last one. On the driver's own host this module sees that the process is gone. On
-another host the heartbeat counts until three intervals have passed, and then while it is renewed:
-the clocks of this host and of the storage need not agree.
+driver leaves its last one. In the driver's own PID namespace, on its own host, this module sees
+that the process is gone. Elsewhere, as in another container of that host, the heartbeat counts
+until three intervals have passed, and then while it is renewed: the clocks of this host and of the
+storage need not agree.
 """
 
 from __future__ import annotations
@@ -15,7 +17,9 @@ import json
 import os
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 from millpond.errors import ConflictError, ErrorKind, NotFoundError
 from millpond.format import layout
@@ -40,6 +44,15 @@ class Heartbeat:
     host: str
     pid: int
     age_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """Where a pid means something. Each is "" where it is not known."""
+
+    host: str
+    boot_id: str
+    pid_namespace: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +96,10 @@ def _look(storage: Storage) -> list[_Seen]:
             pid=_whole(value.get("pid"), 0),
             age_ms=max(0, time.time_ns() // 1_000_000 - info.modified_ms),
         )
-        if not _is_gone(beat):
+        where = _Process(
+            beat.host, str(value.get("boot_id", "")), str(value.get("pid_namespace", ""))
+        )
+        if not _is_gone(beat.pid, where):
             interval_ms = _whole(value.get("interval_ms"), _DEFAULT_INTERVAL_MS)
             found.append(_Seen(beat, interval_ms, (info.modified_ms, info.tag, text)))
     return found
@@ -112,16 +128,37 @@ def _whole(value: object, default: int) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else default
 
 
-def _is_gone(beat: Heartbeat) -> bool:
-    if beat.pid <= 0 or beat.host != socket.gethostname():
+def _is_gone(pid: int, where: _Process) -> bool:
+    """Whether no such process runs, as far as this process can know it."""
+    own = _own()
+    # The heartbeats of older versions name the host alone.
+    if not where.boot_id and not where.pid_namespace:
+        own = _Process(own.host, "", "")
+    if pid <= 0 or where != own:
         return False
     try:
-        os.kill(beat.pid, 0)
+        os.kill(pid, 0)
     except ProcessLookupError:
         return True
     except PermissionError:
         return False
     return False
+
+
+def _own() -> _Process:
+    return _Process(
+        socket.gethostname(),
+        _told(lambda: Path("/proc/sys/kernel/random/boot_id").read_text().strip()),
+        _told(lambda: os.readlink("/proc/self/ns/pid")),
+    )
+
+
+def _told(read: Callable[[], str]) -> str:
+    """Return what `read` returns; "" where the kernel does not tell it: only Linux does."""
+    try:
+        return read()
+    except OSError:
+        return ""
 
 
 @dataclass(frozen=True, slots=True)

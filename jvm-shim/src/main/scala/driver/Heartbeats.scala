@@ -1,6 +1,8 @@
 package org.apache.spark.sql.millpond.driver
 
+import java.io.IOException
 import java.net.InetAddress
+import java.nio.file.{Files, Paths}
 import java.util.UUID
 import java.util.concurrent.ConcurrentHashMap
 
@@ -37,12 +39,26 @@ private object Heartbeats extends Logging {
 
   def ended(run: UUID): Unit = { val beat = running.remove(run); if (beat != null) beat.stop() }
 
+  /** A pid means something only in its PID namespace, whose number means something only until the
+    * kernel's next start. Containers may share a host's name. Linux alone has both: elsewhere they
+    * are left out. */
+  private lazy val whose: Map[String, String] = Seq(
+    "boot_id" -> (() => Files.readString(Paths.get("/proc/sys/kernel/random/boot_id")).trim),
+    "pid_namespace" -> (() => Files.readSymbolicLink(Paths.get("/proc/self/ns/pid")).toString)
+  ).flatMap { case (name, read) =>
+    try Some(name -> read())
+    catch {
+      case e: IOException => logInfo(s"heartbeats have no $name, which cannot be read: $e"); None
+    }
+  }.toMap
+
   private final class Heartbeat(root: Path, run: UUID, conf: Configuration,
       ours: Boolean) {
     private val file = new Path(root, s"millpond/running/$run.json")
     private val text = Json.obj().put("run_id", run.toString)
       .put("host", InetAddress.getLocalHost.getHostName).put("pid", ProcessHandle.current.pid)
       .put("interval_ms", IntervalMs)
+    whose.foreach { case (name, value) => text.put(name, value) }
     private var stopped = false
 
     def beat(): Unit = synchronized {
