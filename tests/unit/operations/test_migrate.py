@@ -146,6 +146,23 @@ def test_what_cannot_be_adopted(tmp_path: Path, provider: str, kind: ErrorKind, 
     assert tree(tmp_path) == before
 
 
+def test_release_refuses_a_query_that_runs(tmp_path: Path) -> None:
+    """Two queries of one id would go on. A trial has an id of its own."""
+    builder = RowsBuilder(tmp_path / "old").build()
+    beat = builder.root / "millpond/running/run-1.json"
+    beat.parent.mkdir(parents=True)
+    beat.write_text(json.dumps({"host": "elsewhere", "pid": 1, "interval_ms": 60_000}))
+    with pytest.raises(MillpondError) as refused:
+        millpond.release(builder.root, tmp_path / "new", provider=ROCKSDB)
+    assert refused.value.kind is ErrorKind.QUERY_RUNNING
+    assert "--new-query-id" in refused.value.hint
+    assert not (tmp_path / "new").exists()
+    for trial in (False, True):
+        assert millpond.release(
+            builder.root, tmp_path / "new", provider=ROCKSDB, new_query_id=trial, dry_run=True
+        ).dry_run
+
+
 def test_bad_input(tmp_path: Path) -> None:
     builder = foreign(tmp_path / "old")
     used = tmp_path / "used"

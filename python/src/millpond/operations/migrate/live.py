@@ -1,4 +1,4 @@
-"""Tells whether the query of a Spark checkpoint of Spark's own stores runs: it has no heartbeat."""
+"""Tells whether a query that is moved runs. With Spark's own stores it has no heartbeat."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from millpond.errors import ConflictError, ErrorKind
 from millpond.format import layout
+from millpond.spark.heartbeats import refuse_running
 from millpond.storage import Storage
 
 _RECENT_MS = 60_000
@@ -35,6 +36,15 @@ def read_logs(storage: Storage) -> Logs:
                 newest[name] = number
                 written_ms = max(written_ms, info.modified_ms)
     return Logs(tuple(newest.items()), max(0, time.time_ns() // 1_000_000 - written_ms))
+
+
+def refuse_beating(storage: Storage, root: str) -> None:
+    """Raise ConflictError (QUERY_RUNNING) if a query with Millpond's state runs in `storage`."""
+    try:
+        refuse_running(storage, root)
+    except ConflictError as e:
+        said = f"{e.message}. Two queries of one id would go on, and sinks take them for one"
+        raise ConflictError(said, kind=ErrorKind.QUERY_RUNNING, hint=_HINT) from e
 
 
 def refuse_moved(storage: Storage, root: str, before: Logs) -> None:

@@ -160,8 +160,9 @@ def release(
     Args:
         provider: `rocksdb` or `hdfs`.
         Others: as for `adopt`, from and to the other way round.
-    Raises: as `adopt`; UnsupportedError: FOREIGN_CHECKPOINT; UNSUPPORTED: the state does not fit
-        into that store.
+    Raises: as `adopt`, but ConflictError: QUERY_RUNNING: the query runs, and neither `new_query_id`
+        nor `dry_run` is set; UnsupportedError: FOREIGN_CHECKPOINT; UNSUPPORTED: the state does not
+        fit into that store.
     """
     if provider not in PROVIDERS:
         raise InvalidInputError(
@@ -171,6 +172,9 @@ def release(
     origin, new_root = origin_and_new(checkpoint, new_checkpoint)
     source = open_checkpoint(origin)
     check_owner(source, origin)
+    moves = not new_query_id and not dry_run
+    if moves:
+        live.refuse_beating(source, origin)
     image = checkpoint_image(source, origin, batch)
     plan.check_fits(image, PROVIDERS[provider])
     before = Side(provider=MILLPOND, root=origin, conf=_agent())
@@ -178,7 +182,22 @@ def release(
     changelog = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
     after = Side(provider=PROVIDERS[provider], root=new_root, conf={changelog: "false"})
     pin = pin_of(source, image) if not dry_run else nullcontext()
-    return _migrate(source, image, before, after, pin, new_query_id, conf or {}, dry_run, progress)
+
+    def check() -> None:
+        live.refuse_beating(source, origin)
+
+    return _migrate(
+        source,
+        image,
+        before,
+        after,
+        pin,
+        new_query_id,
+        conf or {},
+        dry_run,
+        progress,
+        check=check if moves else None,
+    )
 
 
 def _agent() -> dict[str, str]:
