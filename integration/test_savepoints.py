@@ -235,6 +235,30 @@ def test_forks_do_not_touch_each_other(spark: SparkSession, tmp_path: Path) -> N
     )
 
 
+def test_a_fork_of_the_oldest_batch_that_spark_keeps(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark reads the entry before the last one at a start, and has purged it."""
+    case = named("agg-update-odd-keys")
+    schema, batches = case.inputs[0]
+    source = Input(tmp_path / "input", schema)
+
+    def go_on(name: str) -> Run:
+        run = Run(tmp_path / name)
+        frame = _frame(spark, case, [source])
+        finish(start(spark, frame, run, output_mode=case.mode, conf=_conf(case)), run)
+        return run
+
+    for rows in batches[:2]:
+        source.add(rows)
+        run = go_on("run")
+    last = max(run.rows)
+    assert last > 0
+    for batch in range(last):
+        for file in (run.checkpoint / "offsets").glob(f"*{batch}*"):
+            file.unlink()
+    savepoint.fork(run.checkpoint, tmp_path / "again", batch=last, offsets="drop")
+    assert min(go_on("again").rows) == last + 1
+
+
 def _saved(run: Run, tmp_path: Path) -> Path:
     savepoint.create(run.checkpoint, tmp_path / "saved")
     return tmp_path / "saved"

@@ -340,6 +340,22 @@ def with_offsets(image: Image, offsets: Mapping[int, str]) -> Image:
     )
 
 
+def with_entry_before(image: Image) -> Image:
+    """Return the image with the last two entries of its offset log.
+
+    At a start Spark reads the entry before the last one, to tell the sources where the last batch
+    began. Where Spark has purged it, a copy of the last entry stands for it: the last batch is
+    committed, so nobody needs its rows again.
+    """
+    if image.planned_batch is not None or image.batch == 0:
+        return image
+    before = layout.offsets_key(image.batch - 1)
+    if before in image.texts:
+        return image
+    texts = {**image.texts, before: image.texts[layout.offsets_key(image.batch)]}
+    return replace(image, texts=dict(sorted(texts.items())))
+
+
 def image_json(image: Image) -> dict[str, Any]:
     """Return what the image holds, without its files, as JSON values.
 

@@ -178,6 +178,23 @@ def test_dropped_offsets(saved: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "new/sources").exists()
 
 
+@pytest.mark.parametrize("offsets", ["drop", "keep"])
+def test_the_entry_before_the_oldest_that_is_kept(
+    built: CheckpointBuilder, tmp_path: Path, offsets: str
+) -> None:
+    """Spark reads the entry before the last one when a query starts. It purges old entries."""
+    for log in ("offsets", "commits"):
+        for batch in range(4):
+            (built.root / log / str(batch)).unlink()
+    savepoint.fork(built.root, tmp_path / "new", batch=4, offsets=offsets)
+    entries = sorted(path.name for path in (tmp_path / "new/offsets").iterdir())
+    assert entries == (["3", "4"] if offsets == "drop" else ["4", "5"])
+    if offsets == "drop":
+        before, last = ((tmp_path / "new/offsets" / name).read_bytes() for name in ("3", "4"))
+        assert before == last and last.endswith(b"\n-")
+    assert verify(LocalStorage(str(tmp_path / "new")), "new").ok
+
+
 def test_mapped_operator(built: CheckpointBuilder, saved: Path, tmp_path: Path) -> None:
     report = savepoint.restore(saved, tmp_path / "new", map_operators={0: 3})
     assert report.operators == ((0, 3),)

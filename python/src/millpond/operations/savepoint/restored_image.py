@@ -30,6 +30,7 @@ def restored(
     changed = images.with_rescale_pins(images.with_operators(image, numbers))
     if offsets != KEEP:
         changed = images.with_offsets(changed, {} if isinstance(offsets, str) else offsets)
+    changed = images.with_entry_before(changed)
     if query_id is not None:
         changed = images.with_query_id(changed, query_id)
     return placed(changed, new_root)
