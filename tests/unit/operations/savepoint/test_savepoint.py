@@ -14,6 +14,7 @@ import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,9 +22,12 @@ import pytest
 from millpond import savepoint
 from millpond.errors import ErrorKind, UnavailableError
 from millpond.format import layout
+from millpond.format.format_file import decode_format
 from millpond.model.ids import StoreId, VersionId
 from millpond.operations.inspect import overview, verify
+from millpond.operations.savepoint import restore
 from millpond.query.image import renumbering
+from millpond.spark.job import JobOperator
 from millpond.storage import LocalStorage
 from millpond.store.collection import pins
 from millpond.store.files import StoreFiles
@@ -387,3 +391,31 @@ def test_killed_anywhere_leaves_nothing_or_a_whole(
     assert [path.name for path in place.parent.iterdir()] == ["place"], (
         "the next command removes what killed ones left"
     )
+
+
+def test_a_query_whose_operators_are_all_new_keeps_its_backend(
+    built: CheckpointBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    savepoint.fork(built.root, tmp_path / "heap", backend="heap")
+    texts = tree(tmp_path / "heap")
+    described = {key: text for key, text in texts.items() if "_metadata/" in key}
+    assert described
+    fit = SimpleNamespace(
+        numbers={},
+        new=[JobOperator(operator=0, name="stateStoreSave", error="")],
+        described={0: described},
+        warnings=(),
+        meant=None,
+    )
+    monkeypatch.setattr(restore, "fit_to_restore", lambda *_: fit)
+    report = savepoint.fork(
+        tmp_path / "heap",
+        tmp_path / "new",
+        drop_operators=[0],
+        allow_new_operator=True,
+        job=lambda: None,
+    )
+    assert report.new_operators == (0,)
+    name = layout.FORMAT_KEY
+    assert decode_format((tmp_path / "new" / name).read_bytes()).backend == "heap"
+    assert verify(LocalStorage(str(tmp_path / "new")), "new").ok

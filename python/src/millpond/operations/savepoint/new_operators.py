@@ -41,7 +41,11 @@ _MAY_HAVE_INITIAL_STATE = TRANSFORM_WITH_STATE_OPERATORS | {"flatMapGroupsWithSt
 
 
 def with_new_operators(
-    image: Image, new: Sequence[JobOperator], described: Mapping[int, Mapping[str, bytes]]
+    image: Image,
+    new: Sequence[JobOperator],
+    described: Mapping[int, Mapping[str, bytes]],
+    *,
+    backend: str | None = None,
 ) -> Image:
     """Return the image with empty state for each operator that only the job has.
 
@@ -51,6 +55,7 @@ def with_new_operators(
     Args:
         new: the operators that only the job has.
         described: of each what Spark writes about it, by key, as `described_job` returns it.
+        backend: the one that the saved query remembers. An image without operators forgets it.
     Raises:
         InvalidInputError: INVALID_ARGUMENT: Spark does not start it. UnsupportedError:
             FOREIGN_CHECKPOINT: the saved query kept state elsewhere.
@@ -65,7 +70,7 @@ def with_new_operators(
     for op in new:
         _check_starts(op)
     for op in new:
-        image = _with_empty(image, op.operator, op.name, described[op.operator])
+        image = _with_empty(image, op.operator, op.name, described[op.operator], backend)
     return image
 
 
@@ -115,8 +120,14 @@ def _check_starts(op: JobOperator) -> None:
         )
 
 
-def _with_empty(image: Image, operator: int, name: str, described: Mapping[str, bytes]) -> Image:
-    image, groups = _with_key_groups(replace(image, texts={**image.texts, **described}))
+def _with_empty(
+    image: Image,
+    operator: int,
+    name: str,
+    described: Mapping[str, bytes],
+    backend: str | None,
+) -> Image:
+    image, groups = _with_key_groups(replace(image, texts={**image.texts, **described}), backend)
     info = images.operator_info(image, operator)
     columns = {}
     for store in info.stores:
@@ -156,7 +167,7 @@ def _with_empty(image: Image, operator: int, name: str, described: Mapping[str, 
     )
 
 
-def _with_key_groups(image: Image) -> tuple[Image, KeyGroups]:
+def _with_key_groups(image: Image, backend: str | None) -> tuple[Image, KeyGroups]:
     """Return the image with the file that tells its key groups, which a stateless query lacks."""
     if image.partitions is None:
         raise FormatError("the number of partitions is not recorded", kind=ErrorKind.FORMAT_DAMAGED)
@@ -171,6 +182,7 @@ def _with_key_groups(image: Image) -> tuple[Image, KeyGroups]:
         base=groups.base,
         created_by=f"millpond {__version__}",
         created_ms=int(time.time() * 1000),
+        backend=backend,
     )
     return (
         replace(

@@ -364,7 +364,9 @@ def _write(
     )
     here = {op.operator for op in changed.operators}
     if fitted is not None:
-        changed = placed(with_new_operators(changed, fitted.new, fitted.described), new_root)
+        backend = images.backend_of(image)
+        added = with_new_operators(changed, fitted.new, fitted.described, backend=backend)
+        changed = placed(added, new_root)
     new_operators = [op for op in changed.operators if op.operator not in here]
     if changes.backend is not None:
         changed = images.with_backend(changed, changes.backend)
