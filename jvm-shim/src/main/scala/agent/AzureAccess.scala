@@ -4,7 +4,7 @@ import scala.jdk.CollectionConverters._
 
 import com.fasterxml.jackson.databind.node.ObjectNode
 import org.apache.hadoop.conf.Configuration
-import org.apache.hadoop.fs.Path
+import org.apache.hadoop.security.alias.CredentialProviderFactory
 
 /** Spark's settings for Azure (`fs.azure.*`), for the agent, which reaches Azure without Hadoop
   * where these are enough. Those of one account end with its host. They hold secret keys: they go
@@ -31,18 +31,16 @@ private object AzureAccess {
     "sas.token.provider.type"
   )
 
-  /** Add what is set for the accounts of these places, and for all accounts. */
-  def add(found: ObjectNode, conf: Configuration, places: Seq[String]): Unit = {
-    val hosts = places.filter(_.startsWith("abfs")).flatMap(hostOf).distinct
-    if (hosts.nonEmpty) {
-      def named(names: Seq[String]): Seq[String] =
-        names.flatMap(name => (Prefix + name) +: hosts.map(host => s"$Prefix$name.$host"))
-      val set = conf.getPropsWithPrefix(Prefix).keySet.asScala.map(Prefix + _)
-      StorageAccess.put(found, conf, named(Plain).filter(set), named(Secrets))
-    }
+  /** Add what is set, for all accounts: `millpond/storage.json` may name a place that no option
+    * names, and only the agent reads it. */
+  def add(found: ObjectNode, conf: Configuration): Unit = {
+    val set = conf.getPropsWithPrefix(Prefix).keySet.asScala.map(Prefix + _)
+    // Hadoop's credential stores may have a secret of an account of which the settings say nothing.
+    val stored = CredentialProviderFactory.getProviders(conf).asScala.flatMap(_.getAliases.asScala)
+    StorageAccess.put(found, conf, named(set, Plain), named(set ++ stored, Secrets))
   }
 
-  private def hostOf(place: String): Option[String] =
-    Option(new Path(place).toUri.getAuthority)
-      .map(authority => authority.substring(authority.indexOf('@') + 1))
+  private def named(keys: Iterable[String], names: Seq[String]): Seq[String] =
+    keys.filter(key =>
+      names.map(Prefix + _).exists(name => key == name || key.startsWith(name + "."))).toSeq
 }

@@ -4,17 +4,16 @@ import com.fasterxml.jackson.databind.JsonNode
 import com.fasterxml.jackson.databind.node.ObjectNode
 import org.apache.hadoop.conf.Configuration
 
-import org.apache.spark.sql.millpond.base.{Json, Options}
+import org.apache.spark.sql.millpond.base.Json
 
 /** What Spark's Hadoop settings say of the storages that the agent reaches without Hadoop. */
 private[millpond] object StorageAccess {
 
-  /** Put it into a request, if anything was set.
-    * @param root of the Spark checkpoint, or of its state. */
-  def hand(request: ObjectNode, conf: Configuration, root: String, options: Options): Unit = {
+  /** Put it into a request, if anything was set. */
+  def hand(request: ObjectNode, conf: Configuration): Unit = {
     val found = Json.obj()
     S3Access.add(found, conf)
-    AzureAccess.add(found, conf, root +: options.string("storage.uri").toSeq)
+    AzureAccess.add(found, conf)
     if (!found.isEmpty) { request.set[JsonNode]("hadoop", found); () }
   }
 

@@ -64,7 +64,7 @@ private object AskedPartitions extends Logging {
         .put("partitions", asked)
       request.set[ObjectNode]("options", options.json)
       request.put("file_sink", Option(Sinks.of(query).get("path")).fold("none")(_.asText))
-      StorageAccess.hand(request, hadoopConf, root.toString, options)
+      StorageAccess.hand(request, hadoopConf)
       val answer = Agent.call("rescale", request, options.agentSettings)
       if (answer.has("from"))
         logInfo(

@@ -36,7 +36,7 @@ private object StartCheck extends Logging {
       HadoopFiles.remember(info.checkpointLocation, conf)
       val request = Json.obj().put("root", info.checkpointLocation)
       request.set[JsonNode]("options", options.json)
-      StorageAccess.hand(request, conf, info.checkpointLocation, options)
+      StorageAccess.hand(request, conf)
       // a driver may have no Python for the agent; then the tasks try the storage
       try { Agent.call("check_start", request, options.agentSettings); () }
       catch {

@@ -104,7 +104,7 @@ final class StoreContext(val storeId: StateStoreId, val conf: StateStoreConf,
       .put("min_deltas_for_snapshot", conf.minDeltasForSnapshot)
     partitionsHint.foreach(store.put("partitions_hint", _))
     store.set[JsonNode]("options", options.json)
-    StorageAccess.hand(store, hadoopConf, storeId.checkpointRootLocation, options)
+    StorageAccess.hand(store, hadoopConf)
     store
   }
 
