@@ -259,6 +259,39 @@ def test_a_fork_of_the_oldest_batch_that_spark_keeps(spark: SparkSession, tmp_pa
     assert min(go_on("again").rows) == last + 1
 
 
+def test_a_source_that_is_read_twice_before_another(spark: SparkSession, tmp_path: Path) -> None:
+    """The offset log has a line for each place of a source, and Spark one folder for each source.
+
+    So the folder of the second source has a smaller number than its line.
+    """
+    schema = pa.schema([("k", pa.string())])
+    twice, other = Input(tmp_path / "twice", schema), Input(tmp_path / "other", schema)
+    twice.add([{"k": "twice"}])
+    for n in range(4):
+        other.add([{"k": f"other{n}"}])
+
+    def go_on(name: str) -> Run:
+        run = Run(tmp_path / name)
+        first, second = twice.stream(spark), other.stream(spark)
+        frame = first.union(first).union(second).groupBy("k").count()
+        conf = {"spark.sql.streaming.stateStore.providerClass": MILLPOND}
+        finish(start(spark, frame, run, output_mode="update", conf=conf), run)
+        return run
+
+    run = go_on("run")
+    last = max(run.rows)
+    lines = (run.checkpoint / f"offsets/{last}").read_text().splitlines()[2:]
+    assert lines == [*['{"logOffset":0}'] * 2, '{"logOffset":3}']
+    assert {path.name for path in (run.checkpoint / "sources").iterdir()} == {"0", "1"}
+    savepoint.fork(run.checkpoint, tmp_path / "again")
+    assert sorted(
+        path.name for path in (tmp_path / "again/sources/1").iterdir() if path.name.isdigit()
+    ) == ["0", "1", "2", "3"]
+    other.add([{"k": "other9"}])
+    again = go_on("again")
+    assert [again.rows[batch] for batch in sorted(again.rows)] == [["Row(k='other9', count=1)"]]
+
+
 def _saved(run: Run, tmp_path: Path) -> Path:
     savepoint.create(run.checkpoint, tmp_path / "saved")
     return tmp_path / "saved"

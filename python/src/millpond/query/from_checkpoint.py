@@ -240,10 +240,13 @@ class _Reader:
             # Names with a dot are Hadoop's checksum files and temporary files.
             if name and not name.rpartition("/")[2].startswith("."):
                 by_source.setdefault(source, []).append(name)
+        numbers = {source: int(source) for source in by_source if source.isdigit()}
+        folders = max(numbers.values(), default=-1) + 1
         for source, names in by_source.items():
             directory = layout.source_prefix(source)
-            last = saved_logs.source_log_offset(offsets, int(source)) if source.isdigit() else None
-            chosen = None
+            last = chosen = None
+            if source in numbers:
+                last = saved_logs.last_source_log_offset(offsets, numbers[source], folders)
             if last is not None:
 
                 def read(name: str, at: str = directory) -> bytes:

@@ -102,6 +102,9 @@ def source_log_offset(offsets: OffsetEntry, source: int) -> int | None:
     """Return the last entry of its own log that a file source had read.
 
     None if the source keeps no such log, or had read nothing.
+
+    Args:
+        source: number of its line in the entry.
     """
     if source >= len(offsets.sources):
         return None
@@ -114,6 +117,24 @@ def source_log_offset(offsets: OffsetEntry, source: int) -> int | None:
         return None
     value = offset.get("logOffset") if isinstance(offset, dict) else None
     return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def last_source_log_offset(offsets: OffsetEntry, folder: int, folders: int) -> int | None:
+    """Return an entry of a file source's own log up to which the source had read, or a later one.
+
+    The offset log has a line for each place of a source in the query. Spark makes one folder for a
+    source that the query reads twice. So the line of a folder may stand further down by as many
+    lines as there are more of them than folders. Of those lines the largest offset counts: what a
+    log has beyond its offset, Spark reads in one batch; what it lacks, Spark reads again.
+
+    Args:
+        folder: number of the source's folder below `sources/`.
+        folders: the highest number of a folder, plus one.
+    Returns: None if none of the lines is of a source with such a log that had read something.
+    """
+    further = max(0, len(offsets.sources) - folders)
+    found = (source_log_offset(offsets, line) for line in range(folder, folder + further + 1))
+    return max((offset for offset in found if offset is not None), default=None)
 
 
 def _edited(text: bytes, change: Callable[[dict[str, Any]], None], name: str) -> bytes:

@@ -8,7 +8,7 @@ import pytest
 
 from millpond.errors import ErrorKind, FormatError, UnsupportedError
 from millpond.spark import saved_logs, source_logs
-from millpond.spark.metadata import parse_offsets
+from millpond.spark.metadata import OffsetEntry, parse_offsets
 
 
 def line(batch: int) -> str:
@@ -70,6 +70,29 @@ def test_source_log_offset() -> None:
     ]
     named = parse_offsets('v2\n{"conf":{}}\n0:{"logOffset":9}\n-', 3)
     assert [saved_logs.source_log_offset(named, source) for source in range(2)] == [9, None]
+
+
+def _offsets(*lines: str) -> OffsetEntry:
+    return parse_offsets("\n".join(['v1\n{"batchWatermarkMs":1,"conf":{}}', *lines]), 3)
+
+
+@pytest.mark.parametrize(
+    ("lines", "folders"),
+    [
+        ((7, 3), (7, 3)),  # as many lines as folders: each folder has its own
+        ((7, 7, 3), (7, 7)),  # the first one is read twice
+        ((3, 3, 7), (3, 7)),
+        ((3, 7, 7), (7, 7)),
+        ((None, 7), (None, 7)),
+        ((3,), (3, None)),
+    ],
+)
+def test_last_source_log_offset(
+    lines: tuple[int | None, ...], folders: tuple[int | None, ...]
+) -> None:
+    entry = _offsets(*("-" if n is None else f'{{"logOffset":{n}}}' for n in lines))
+    found = [saved_logs.last_source_log_offset(entry, n, len(folders)) for n in range(len(folders))]
+    assert found == list(folders)
 
 
 def test_with_offsets() -> None:
