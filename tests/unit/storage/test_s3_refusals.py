@@ -14,6 +14,7 @@ from millpond.errors import (
     MillpondError,
     NotFoundError,
     UnavailableError,
+    UnsupportedError,
 )
 from millpond.storage import open_storage
 from millpond.storage.s3 import S3Storage
@@ -107,6 +108,17 @@ def test_some_keys_of_a_deletion_are_refused(
     with pytest.raises(UnavailableError, match="x/a") as caught:
         s3.delete(["a"])
     assert caught.value.kind is ErrorKind.STORAGE_DENIED and "s3:DeleteObject" in caught.value.hint
+
+
+def test_a_listing_that_goes_on_without_saying_where(
+    s3: S3Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it left out would count as absent, and a collection could delete what is needed."""
+    monkeypatch.setattr(s3._client, "call", lambda *_, **__: {"IsTruncated": True})
+    with pytest.raises(UnsupportedError, match="NextContinuationToken") as caught:
+        list(s3.list("a/"))
+    assert caught.value.kind is ErrorKind.STORAGE_UNSUPPORTED
+    assert "millpond storage check" in caught.value.hint
 
 
 def test_no_bucket(server: S3Server) -> None:

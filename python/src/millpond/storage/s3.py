@@ -188,9 +188,12 @@ class S3Storage:
                 if key and not key.endswith("/"):
                     modified_ms, tag = _ms(entry["LastModified"]), entry.get("ETag", "").strip('"')
                     yield ObjectInfo(key, entry["Size"], modified_ms, tag)
-            token = page.get("NextContinuationToken")
-            if not page.get("IsTruncated") or token is None:
+            if not page.get("IsTruncated"):
                 return
+            token = page.get("NextContinuationToken")
+            if not token:
+                # What is not listed would count as absent.
+                raise s3_errors.endless(self._client.where(start))
 
     # ---- deleting
 

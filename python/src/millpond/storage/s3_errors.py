@@ -80,6 +80,9 @@ _REGION = {
     "301",
     "307",
 }
+_LACKS = (
+    "This server lacks what Millpond needs, or is no S3 server: run `millpond storage check <uri>`."
+)
 _FULL = {"QuotaExceeded", "XMinioStorageFull", "StorageFull", "InsufficientStorage", "507"}
 _ABSENT = {"NoSuchKey", "404", "NoSuchVersion"}
 PRECONDITION = frozenset({"PreconditionFailed", "412"})
@@ -194,10 +197,7 @@ def classify(
         return UnsupportedError(
             text,
             kind=ErrorKind.STORAGE_UNSUPPORTED,
-            hint=(
-                "This server lacks what Millpond needs, or is no S3 server: run `millpond storage"
-                " check <uri>`."
-            ),
+            hint=_LACKS,
         )
     unavailable = UnavailableError(text, kind=ErrorKind.STORAGE_UNAVAILABLE)
     if code in _PASSING or status >= 500 or status == 429:
@@ -216,6 +216,16 @@ def _not_s3(text: str) -> InvalidInputError:
 def unparsable(operation: str, where: str, message: str) -> MillpondError:
     """Return the error for an answer that does not come from an S3 server."""
     return _not_s3(f"{where}: {operation}: {message}")
+
+
+def endless(where: str) -> MillpondError:
+    """Return the error for a page of a listing that is not the last, and names no next one."""
+    return UnsupportedError(
+        f"{where}: ListObjectsV2: the list goes on (IsTruncated), and the answer has no"
+        " NextContinuationToken",
+        kind=ErrorKind.STORAGE_UNSUPPORTED,
+        hint=_LACKS,
+    )
 
 
 def damaged(key: str, where: str) -> MillpondError:
