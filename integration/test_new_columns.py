@@ -294,6 +294,8 @@ def test_the_query_goes_on(
     assert not planned.ok
     found = [options for op in planned.operators for options in op.column_options]
     assert any(change.options in options for options in found), found
+    assumes = change.name == "aggregates-added"  # it has another `count`, of an average
+    assert any("right if all new" in w for op in planned.operators for w in op.warnings) == assumes
     saved = tmp_path / "saved"
     for number, options in enumerate(found[1:]):  # a call each: they change other column families
         edited = tmp_path / f"edited-{number}"
@@ -340,6 +342,18 @@ def test_a_new_key_is_refused_with_advice(
 
     told = _refused_by_plan(spark, tmp_path, grouped("k"), grouped("k", "n"))
     assert told.column_options == () and "millpond savepoint bootstrap" in told.reason
+
+
+def test_columns_of_one_name_get_no_options(spark: SparkSession, tmp_path: Path) -> None:
+    """An average has a `count` too: a guess would give it what `count(*)` has counted."""
+    told = _refused_by_plan(
+        spark,
+        tmp_path,
+        _grouped("count(1) as all"),
+        _grouped("avg(n) as mean", "count(1) as all"),
+    )
+    assert told.column_options == ()
+    assert "count: 1 in the state, 2 in the job" in told.reason
 
 
 @pytest.mark.deep

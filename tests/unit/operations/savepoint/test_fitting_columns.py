@@ -9,7 +9,7 @@ import pytest
 
 from millpond.cli.arguments import columns_of
 from millpond.cli.main import parser
-from millpond.operations.savepoint.fitting_columns import column_options
+from millpond.operations.savepoint.fitting_columns import UnclearColumnsError, column_options
 from millpond.spark.column_changes import changed_columns
 from millpond.spark.state_schemas import FamilyText
 from millpond.spark.type_texts import type_json
@@ -54,7 +54,10 @@ def test_options(saved: str, job: str, expected: str) -> None:
     buffers = ["7"] if "=7" in expected else []
     last = "matched" if "matched" in saved else ""
     key = ("default", "default")
-    (options,) = column_options({key: _family(saved)}, {key: _family(job)}, buffers, last=last)
+    (options,), assumed = column_options(
+        {key: _family(saved)}, {key: _family(job)}, buffers, last=last
+    )
+    assert assumed == []
     assert options == expected
     words = ["savepoint", "edit", "old", "new", *shlex.split(options)]
     changes = columns_of(parser().parse_args(words))
@@ -74,17 +77,53 @@ def test_options(saved: str, job: str, expected: str) -> None:
 )
 def test_no_options(saved: FamilyText, job: FamilyText) -> None:
     key = ("default", "default")
-    assert column_options({key: saved}, {key: job}, []) == []
+    assert column_options({key: saved}, {key: job}, []) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("saved", "job", "unclear"),
+    [
+        # count(*) -> avg(v), count(*)
+        ("count:long", "sum:double,count:long,count:long", "count: 1 in the state, 2 in the job"),
+        ("sum:long,sum:long", "sum:long", "sum: 2 in the state, 1 in the job"),  # which one stays?
+        # avg(v), count(*) -> count(*), avg(v), max(v)
+        (
+            "sum:double,count:long,count:long",
+            "count:long,sum:double,count:long,max:int",
+            "count: 2 in the state, 2 in the job",
+        ),
+        (
+            "s:struct<sum:long,sum:long>",
+            "s:struct<sum:long>",
+            "s.sum: 2 in the state, 1 in the job",
+        ),
+    ],
+)
+def test_columns_of_one_name_are_not_guessed(saved: str, job: str, unclear: str) -> None:
+    """A guess gave one aggregate the state of another."""
+    key = ("default", "default")
+    with pytest.raises(UnclearColumnsError, match=unclear):
+        column_options({key: _family(saved)}, {key: _family(job)}, [])
+
+
+def test_new_aggregates_behind_the_old_ones_are_assumed() -> None:
+    """`sum(a)` becomes `sum(a), sum(b)`: the options fit, and say what they assume."""
+    saved, job = _family("sum:long"), _family("sum:long,sum:long")
+    key = ("default", "default")
+    assert column_options({key: saved}, {key: job}, ["0", "0"]) == (
+        ["--add-column sum_2:long=0"],
+        ["sum: 1 in the state, 2 in the job"],
+    )
 
 
 def test_each_column_family_has_its_own() -> None:
     """With several stores or column families, the options say which they are for."""
     saved = {("s", "one"): _family("a:int"), ("s", "two"): _family("a:int")}
     job = {("s", "one"): _family("a:int,b:int"), ("s", "two"): _family("a:long")}
-    assert column_options(saved, job, []) == [
+    assert column_options(saved, job, [])[0] == [
         "--column-family one --add-column b:integer",
         "--column-family two --change-column a:long",
     ]
     saved = {("l", "default"): _family("a:int"), ("r", "default"): _family("a:int")}
     job = {("l", "default"): _family("a:int,b:int"), ("r", "default"): _family("a:int")}
-    assert column_options(saved, job, []) == ["--store l --add-column b:integer"]
+    assert column_options(saved, job, [])[0] == ["--store l --add-column b:integer"]

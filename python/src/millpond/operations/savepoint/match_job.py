@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from millpond.operations.savepoint.fit_job import Fit, fit_job, given_numbers
-from millpond.operations.savepoint.fitting_columns import column_options
+from millpond.operations.savepoint.fitting_columns import UnclearColumnsError, column_options
 from millpond.operations.savepoint.kafka_warnings import kafka_warnings
 from millpond.operations.savepoint.new_columns import own_last_column
 from millpond.operations.savepoint.verdicts import MOVED, REFUSED, OperatorVerdict
@@ -102,6 +102,17 @@ def plan(
     )
 
 
+_UNCLEAR = (
+    "Columns of one name cannot be told apart ({}), so no options are named here. Give"
+    " --add-column, --drop-column and --column-order yourself: you know which aggregate each column"
+    " belongs to."
+)
+_ASSUMED = (
+    "Columns of one name cannot be told apart ({}). The options are right if all new aggregates"
+    " stand behind the old ones."
+)
+
+
 def _with_column_options(fit: Fit, image: Image) -> tuple[OperatorVerdict, ...]:
     """Return the verdicts with what is to be done where columns differ."""
     buffers = {op.operator: op.buffers for op in fit.found}
@@ -114,12 +125,19 @@ def _with_column_options(fit: Fit, image: Image) -> tuple[OperatorVerdict, ...]:
         elif any(column.part == "key" for column in one.columns):
             one = replace(one, reason=f"{one.reason} {KEY_ADVICE}")
         else:
-            options = column_options(
-                families_of(image.texts, old),
-                families_of(fit.described[new], new),
-                buffers[new],
-                last=own_last_column(one.name),
-            )
+            try:
+                options, assumed = column_options(
+                    families_of(image.texts, old),
+                    families_of(fit.described[new], new),
+                    buffers[new],
+                    last=own_last_column(one.name),
+                )
+            except UnclearColumnsError as e:
+                options, assumed = [], []
+                one = replace(one, reason=f"{one.reason} {_UNCLEAR.format(e)}")
+            if assumed:
+                warning = _ASSUMED.format("; ".join(assumed))
+                one = replace(one, warnings=(*one.warnings, warning))
             chosen_by = f"--operator {old} " if several else ""
             one = replace(one, column_options=tuple(chosen_by + text for text in options))
         result.append(one)
