@@ -107,7 +107,8 @@ def rescale(
     Raises:
         InvalidInputError: NOT_A_CHECKPOINT, PARTITIONS_INVALID, MAX_PARALLELISM_INVALID,
             STATE_OWNED, FILE_SINK_INVALID, FILE_SINK_MISMATCH, UNKNOWN_OPTION, INVALID_OPTION.
-        ConflictError: QUERY_RUNNING; RESCALE_UNFINISHED: another one was interrupted.
+        ConflictError: QUERY_RUNNING, COMMAND_RUNNING; RESCALE_UNFINISHED: another one was
+            interrupted.
         NotFoundError: BATCH_NOT_COMMITTED. FormatError: a file is damaged.
         UnsupportedError: STORE_UNSCALABLE, FOREIGN_CHECKPOINT.
         UnavailableError: STORAGE_FULL, LOCAL_DISK_FULL; the storage fails.
@@ -151,8 +152,8 @@ def erase(
     Raises:
         InvalidInputError: NOT_A_CHECKPOINT, OPERATOR_UNKNOWN, STATE_OWNED; INVALID_ARGUMENT: no
             such column, a value of another type, files of Spark's own store.
-        ConflictError: QUERY_RUNNING, RESCALE_UNFINISHED; ERASE_UNFINISHED: the erasure of another
-            key was interrupted.
+        ConflictError: QUERY_RUNNING, COMMAND_RUNNING, RESCALE_UNFINISHED; ERASE_UNFINISHED: the
+            erasure of another key was interrupted.
         NotFoundError: BATCH_NOT_COMMITTED. FormatError: a retained batch is damaged.
         UnsupportedError: UNSUPPORTED: the operator has no key, or the extra `tools` is missing.
         UnavailableError: LOCAL_DISK_FULL, STORAGE_FULL; the storage fails.
@@ -174,7 +175,7 @@ def undo_rescale(
         checkpoint, options: as for `rescale`.
     Raises:
         InvalidInputError: STATE_OWNED, UNKNOWN_OPTION, INVALID_OPTION.
-        ConflictError: QUERY_RUNNING. UnavailableError: the storage fails.
+        ConflictError: QUERY_RUNNING, COMMAND_RUNNING. UnavailableError: the storage fails.
     """
     storage, root = open_root(checkpoint, storage_settings(resolve(options or {})))
     return UndoReport(checkpoint=root, undone=_rescaling.undo(storage, root))

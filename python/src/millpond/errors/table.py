@@ -53,6 +53,7 @@ class ErrorKind(str, Enum):
     RESCALE_UNFINISHED = "RESCALE_UNFINISHED"
     ERASE_UNFINISHED = "ERASE_UNFINISHED"
     QUERY_RUNNING = "QUERY_RUNNING"
+    COMMAND_RUNNING = "COMMAND_RUNNING"
     # the sink of a query
     FILE_SINK_UNKNOWN = "FILE_SINK_UNKNOWN"
     FILE_SINK_INVALID = "FILE_SINK_INVALID"
@@ -306,6 +307,13 @@ TABLE: dict[ErrorKind, tuple[str, str, str]] = {
         "ConflictError",
         "The streaming query is running: it would not notice a change of its Spark checkpoint.",
         "Stop the query first.",
+    ),
+    ErrorKind.COMMAND_RUNNING: (
+        "ConflictError",
+        "Another command changes the Spark checkpoint, or took it over from this one, which had"
+        " stood still.",
+        "Let that command end, then run this one again. If it was killed on another host, wait"
+        " half a minute.",
     ),
     ErrorKind.FILE_SINK_UNKNOWN: (
         "InvalidInputError",

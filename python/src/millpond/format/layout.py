@@ -58,6 +58,7 @@ SINK_KEY = "millpond/sink.json"
 MILLPOND_DIR = "millpond"
 PINS_PREFIX = "millpond/pins/"
 RUNNING_PREFIX = "millpond/running/"
+COMMAND_PREFIX = "command-"  # of a name below RUNNING_PREFIX
 OPERATORS_PREFIX = "millpond/operators/"
 HISTORY_PREFIX = "millpond/history/"
 _OF_DRIVER = (RUNNING_PREFIX, HISTORY_PREFIX)

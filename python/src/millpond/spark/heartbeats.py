@@ -2,6 +2,7 @@
 
     millpond/running/<run id>.json    {"run_id", "host", "pid", "boot_id", "pid_namespace",
                                        "interval_ms", "updated_ms"}
+    millpond/running/command-<id>.json    the same, of a command: `millpond.spark.commands`
     millpond/asked.json               {"partitions", "run_id", "updated_ms", "refused"}
 
 The extension writes a heartbeat every `interval_ms`, and removes it when the query ends. A killed
@@ -38,12 +39,16 @@ _LONGEST_WATCH_S = 30.0  # whatever interval a file names
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """One run of a query that has probably not ended."""
+    """One run of a query, or one command, that has probably not ended."""
 
-    run_id: str
+    run_id: str  # of a command: the name of its file
     host: str
     pid: int
     age_ms: int
+
+    @property
+    def is_command(self) -> bool:
+        return self.run_id.startswith(layout.COMMAND_PREFIX)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,15 +75,19 @@ class _Seen:
 
 def heartbeats(storage: Storage) -> list[Heartbeat]:
     """Return the runs that are alive on the Spark checkpoint in `storage`, by this host's clock."""
-    return [seen.beat for seen in _look(storage) if seen.is_fresh]
+    return [seen.beat for seen in _look(storage, "") if seen.is_fresh and not seen.beat.is_command]
 
 
-def _look(storage: Storage) -> list[_Seen]:
-    """Return the heartbeats of all processes that are not known to be gone."""
+def _look(storage: Storage, but: str) -> list[_Seen]:
+    """Return the heartbeats of all processes that are not known to be gone.
+
+    Args:
+        but: the name of the file of this command, which is not looked at.
+    """
     found = []
     for info in storage.list(layout.RUNNING_PREFIX):
         name = info.key.rpartition("/")[2]
-        if not name.endswith(".json") or name.startswith("."):
+        if not name.endswith(".json") or name.startswith(".") or name == f"{but}.json":
             continue
         try:
             text = storage.read(info.key)
@@ -99,24 +108,24 @@ def _look(storage: Storage) -> list[_Seen]:
         where = _Process(
             beat.host, str(value.get("boot_id", "")), str(value.get("pid_namespace", ""))
         )
-        if not _is_gone(beat.pid, where):
+        if not _is_gone(beat, where):
             interval_ms = _whole(value.get("interval_ms"), _DEFAULT_INTERVAL_MS)
             found.append(_Seen(beat, interval_ms, (info.modified_ms, info.tag, text)))
     return found
 
 
-def _renewed(storage: Storage) -> Heartbeat | None:
+def _renewed(storage: Storage, but: str) -> Heartbeat | None:
     """Watch the heartbeats that look too old, and return one that is renewed nevertheless."""
     old = {
         seen.beat.run_id: seen
-        for seen in _look(storage)
+        for seen in _look(storage, but)
         if not seen.is_fresh and seen.beat.age_ms < _MOST_SKEW_MS
     }
     longest_s = max((seen.interval_ms for seen in old.values()), default=0) / 1000
     deadline = time.monotonic() + min(_RENEWED_INTERVALS * longest_s, _LONGEST_WATCH_S)
     while old and (left := deadline - time.monotonic()) > 0:
         time.sleep(min(_WATCH_S, left))
-        now = {seen.beat.run_id: seen for seen in _look(storage)}
+        now = {seen.beat.run_id: seen for seen in _look(storage, but)}
         for run_id, seen in old.items():
             if run_id in now and now[run_id].mark != seen.mark:
                 return now[run_id].beat
@@ -128,21 +137,34 @@ def _whole(value: object, default: int) -> int:
     return value if isinstance(value, int) and not isinstance(value, bool) else default
 
 
-def _is_gone(pid: int, where: _Process) -> bool:
-    """Whether no such process runs, as far as this process can know it."""
+# The files of the commands of this process that have not ended.
+OWN_COMMANDS: set[str] = set()
+
+
+def _is_gone(beat: Heartbeat, where: _Process) -> bool:
+    """Whether the process, or the command in it, does not run, as far as this one can know it."""
     own = _own()
     # The heartbeats of older versions name the host alone.
     if not where.boot_id and not where.pid_namespace:
         own = _Process(own.host, "", "")
-    if pid <= 0 or where != own:
+    if beat.pid <= 0 or where != own:
         return False
+    if beat.is_command and beat.pid == os.getpid():
+        return beat.run_id not in OWN_COMMANDS
     try:
-        os.kill(pid, 0)
+        os.kill(beat.pid, 0)
     except ProcessLookupError:
         return True
     except PermissionError:
         return False
     return False
+
+
+def own_process() -> dict[str, object]:
+    """Return what a heartbeat says of the process that writes it."""
+    own = _own()
+    told = {"boot_id": own.boot_id, "pid_namespace": own.pid_namespace}
+    return {"host": own.host, "pid": os.getpid()} | {k: v for k, v in told.items() if v}
 
 
 def _own() -> _Process:
@@ -183,8 +205,11 @@ def read_asked(storage: Storage) -> Asked | None:
         return None  # the driver is writing it; nothing depends on this file
 
 
-def refuse_running(storage: Storage, root: str, ending_s: float | None = None) -> None:
-    """Raise ConflictError (QUERY_RUNNING) if a query runs on the Spark checkpoint in `storage`.
+def refuse_running(
+    storage: Storage, root: str, ending_s: float | None = None, *, but: str = ""
+) -> None:
+    """Raise ConflictError if a query (QUERY_RUNNING) or a command that changes it
+    (COMMAND_RUNNING) runs on the Spark checkpoint in `storage`.
 
     Where a driver was killed on another host in the last day, this takes some seconds.
 
@@ -192,20 +217,27 @@ def refuse_running(storage: Storage, root: str, ending_s: float | None = None) -
         root: the name of the Spark checkpoint, for the message.
         ending_s: how many seconds to wait for a query that is about to end; None: as long as Spark
             takes to tell its listeners.
+        but: the name of the caller's own file, without `.json`.
     """
     deadline = time.monotonic() + (_ENDING_S if ending_s is None else ending_s)
-    while alive := heartbeats(storage):
+    while alive := [seen.beat for seen in _look(storage, but) if seen.is_fresh]:
         if time.monotonic() > deadline:
             raise _running(root, alive[0])
         time.sleep(_POLL_S)
-    if (beat := _renewed(storage)) is not None:
+    if (beat := _renewed(storage, but)) is not None:
         raise _running(root, beat)
 
 
 def _running(root: str, beat: Heartbeat) -> ConflictError:
+    where = f"on host {beat.host or '(unknown)'}"
+    age = f"its last heartbeat is {beat.age_ms / 1000:.0f} s old"
+    if beat.is_command:
+        return ConflictError(
+            f"{root}: another command changes it, process {beat.pid} {where}; {age}",
+            kind=ErrorKind.COMMAND_RUNNING,
+        )
     return ConflictError(
-        f"{root}: a query runs on it: run {beat.run_id} on host {beat.host or '(unknown)'};"
-        f" its last heartbeat is {beat.age_ms / 1000:.0f} s old",
+        f"{root}: a query runs on it: run {beat.run_id} {where}; {age}",
         kind=ErrorKind.QUERY_RUNNING,
         hint=(
             "Stop the query first. If its driver was killed on another host, try again in half a"

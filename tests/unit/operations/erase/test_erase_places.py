@@ -9,14 +9,16 @@ from typing import Any
 import pytest
 
 import millpond
-from millpond.errors import ConflictError, ErrorKind
+from millpond.errors import ConflictError, ErrorKind, MillpondError
 from millpond.format import layout
 from millpond.model.ids import StoreId
 from millpond.model.key_groups import KeyGroups
 from millpond.operations.erase import run
 from millpond.operations.erase.places import made_of, plan_place
+from millpond.operations.erase.write import rewrite_all
 from millpond.operations.inspect import verify
-from tests.checkpoints import tree
+from millpond.spark import heartbeats
+from tests.checkpoints import CheckpointBuilder, tree
 from tests.row_checkpoints import RowsBuilder
 from tests.unit.operations.rescale.test_rescale import beat
 
@@ -45,6 +47,39 @@ def test_stores_are_followed_whatever_their_order() -> None:
     assert made_of({stores[0]}, chain) == {stores[0]}
 
 
+def unheld(built: CheckpointBuilder) -> dict[str, bytes]:
+    """Return all files but the heartbeats of commands."""
+    prefix = layout.RUNNING_PREFIX + layout.COMMAND_PREFIX
+    return {k: v for k, v in tree(built.root).items() if not k.startswith(prefix)}
+
+
+@pytest.mark.parametrize("second", ["erase", "rescale"])
+def test_an_erasure_at_work_is_no_interrupted_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, second: str
+) -> None:
+    """Another command deleted its journal, or ended it and let the query start."""
+    built = RowsBuilder(tmp_path / "query").build(snapshots=())
+    monkeypatch.setattr(heartbeats, "_ENDING_S", 0.0)
+    told: list[MillpondError] = []
+
+    def meanwhile(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        monkeypatch.setattr(heartbeats, "_ENDING_S", 0.0)
+        with pytest.raises(MillpondError) as refused:
+            if second == "erase":
+                millpond.erase([built.root], key={"k": 1})
+            else:
+                millpond.rescale(built.root, 4)
+        told.append(refused.value)
+        return rewrite_all(*arguments)
+
+    monkeypatch.setattr(run, "rewrite_all", meanwhile)
+    (done,) = millpond.erase([built.root], key={"k": 1}).places
+    assert [error.kind for error in told] == [ErrorKind.COMMAND_RUNNING]
+    assert done.files and done.proof is not None
+    assert not list(built.storage.list(layout.RUNNING_PREFIX))
+
+
 @pytest.mark.parametrize("how", ["heartbeat", "commit"])
 def test_a_query_that_was_started_while_the_erasure_was_planned(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
@@ -60,14 +95,14 @@ def test_a_query_that_was_started_while_the_erasure_was_planned(
             built.spark_logs(7)
             for store in built.stores():
                 built.changelogs(store, 7)
-        seen.append(tree(built.root))
+        seen.append(unheld(built))
         return planned
 
     monkeypatch.setattr(run, "plan_place", plan)
     with pytest.raises(ConflictError) as refused:
         millpond.erase([built.root], key={"k": 1})
     assert refused.value.kind is ErrorKind.QUERY_RUNNING
-    now = {k: v for k, v in tree(built.root).items() if not k.startswith("millpond/gc/")}
+    now = {k: v for k, v in unheld(built).items() if not k.startswith("millpond/gc/")}
     assert now == seen[0], "nothing has changed"
     assert layout.ERASE_JOURNAL_KEY not in now
     (built.root / "millpond/running/run-1.json").unlink(missing_ok=True)

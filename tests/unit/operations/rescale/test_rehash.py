@@ -26,6 +26,7 @@ from millpond.operations.rescale.new_files import state_bytes
 from millpond.operations.rescale.read import read_before
 from millpond.operations.rescale.write import carry_out
 from millpond.query.whole import check_whole
+from millpond.spark.commands import at_work
 from millpond.spark.metadata import read_spark_metadata
 from millpond.storage import LocalStorage, MemoryStorage
 from millpond.storage.split import SplitStorage
@@ -168,7 +169,8 @@ def test_over_processes(built: CheckpointBuilder) -> None:
     assert plan.processes == 1 and plan.rows == len(rows(6))
     with rehash.rehashed(built.storage, before, replace(plan, processes=2)) as writing:
         assert len(writing.made) == 5
-        carry_out(built.storage, writing)
+        with at_work(built.storage, "it", "rescale") as hold:
+            carry_out(built.storage, writing, hold)
     assert content(built.root) == rows(6) and verify(built.storage, "it").problems == []
     assert not [p for p in (built.root / "millpond").iterdir() if p.name.startswith(".rescale")]
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from millpond.errors import ErrorKind, InvalidInputError, MillpondError, NotFoundError, error
@@ -28,7 +29,7 @@ from millpond.query.index import (
     read_index,
 )
 from millpond.query.survey import survey
-from millpond.spark.heartbeats import refuse_running
+from millpond.spark.commands import Hold, at_work
 from millpond.spark.metadata import logged_batches
 from millpond.state.join_columns import join_columns
 from millpond.state.selection import Opened, choices_of
@@ -46,7 +47,7 @@ class Place:
     """A place, as it is before anything changes.
 
     index: of a savepoint; None: a Spark checkpoint. images: of the retained batches, ascending.
-    journal: of an erasure that did not end.
+    journal: of an erasure that did not end. hold: of a Spark checkpoint that is to change.
     """
 
     storage: Storage
@@ -54,6 +55,7 @@ class Place:
     index: SavepointIndex | None
     images: tuple[Image, ...]
     journal: Journal | None
+    hold: Hold | None = None
 
     @property
     def image(self) -> Image:
@@ -69,12 +71,14 @@ class Place:
         return self.index is not None and self.index.format == CANONICAL
 
 
-def open_place(path: str | os.PathLike[str], *, dry_run: bool) -> Place:
+def open_place(path: str | os.PathLike[str], until_end: ExitStack, *, dry_run: bool) -> Place:
     """Open a place to erase from.
 
+    Args:
+        until_end: so long a Spark checkpoint is held.
     Raises:
         InvalidInputError: NOT_A_CHECKPOINT, STATE_OWNED. ConflictError: QUERY_RUNNING,
-            RESCALE_UNFINISHED. NotFoundError: BATCH_NOT_COMMITTED.
+            COMMAND_RUNNING, RESCALE_UNFINISHED. NotFoundError: BATCH_NOT_COMMITTED.
         FormatError: a retained batch is damaged: what cannot be read cannot be written anew.
     """
     root = root_of(path)
@@ -87,13 +91,14 @@ def open_place(path: str | os.PathLike[str], *, dry_run: bool) -> Place:
         image = savepoint_image(storage, index) if journal is None else _texts(storage, index)
         return Place(storage=storage, path=root, index=index, images=(image,), journal=journal)
     check_owner(storage, root)
+    hold = None
     if not dry_run:
-        refuse_running(storage, root, None)
+        hold = until_end.enter_context(at_work(storage, root, "state erase"))
         claim(storage, root)
     journal = _journal(storage, _marked_format(storage), dry_run)
     if journal is not None:
-        image = spark_image(storage, root, erasing=True)
-        return Place(storage=storage, path=root, index=None, images=(image,), journal=journal)
+        images = [spark_image(storage, root, erasing=True)]
+        return _checkpoint(storage, root, images, journal, hold)
     found = survey(storage, root)
     images = []
     for batch in found.spark.commit_batches if found.spark is not None else ():
@@ -106,7 +111,19 @@ def open_place(path: str | os.PathLike[str], *, dry_run: bool) -> Place:
         raise NotFoundError(
             f"{root}: no batch is committed yet", kind=ErrorKind.BATCH_NOT_COMMITTED
         )
-    return Place(storage=storage, path=root, index=None, images=tuple(images), journal=journal)
+    return _checkpoint(storage, root, images, journal, hold)
+
+
+def _checkpoint(
+    storage: Storage,
+    root: str,
+    images: Sequence[Image],
+    journal: Journal | None,
+    hold: Hold | None,
+) -> Place:
+    return Place(
+        storage=storage, path=root, index=None, images=tuple(images), journal=journal, hold=hold
+    )
 
 
 def _index(storage: Storage, root: str) -> SavepointIndex | None:
@@ -318,7 +335,8 @@ def begin(place: Place, journal: Journal) -> None:
 
 
 def _refuse_started(place: Place) -> None:
-    refuse_running(place.storage, place.path)
+    if place.hold is not None:
+        place.hold.refuse_running()
     newest = max(logged_batches(place.storage, layout.COMMITS_DIR), default=-1)
     if newest > place.image.batch:
         raise error(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 
 from millpond.errors import ErrorKind, InvalidInputError, error
@@ -48,21 +49,22 @@ def erase(
             kind=ErrorKind.INVALID_ARGUMENT,
             hint="Name all places from which the key is to go.",
         )
-    # All are read before any is changed.
-    opened = [open_place(path, dry_run=dry_run) for path in paths]
-    work = []
-    for place in opened:
-        matcher = matcher_of(place, operator, key)
-        job = job_of(matcher.operator, key)
-        if place.journal is not None and (dry_run or place.journal.job != job):
-            raise error(
-                ErrorKind.ERASE_UNFINISHED,
-                f"{place.path}: the erasure of another key was interrupted"
-                if not dry_run
-                else f"{place.path}: an erasure was interrupted",
-            )
-        work.append((place, matcher, job))
-    done = [_erase(*one, dry_run, progress) for one in work]
+    with ExitStack() as until_end:
+        # All are read before any is changed.
+        opened = [open_place(path, until_end, dry_run=dry_run) for path in paths]
+        work = []
+        for place in opened:
+            matcher = matcher_of(place, operator, key)
+            job = job_of(matcher.operator, key)
+            if place.journal is not None and (dry_run or place.journal.job != job):
+                raise error(
+                    ErrorKind.ERASE_UNFINISHED,
+                    f"{place.path}: the erasure of another key was interrupted"
+                    if not dry_run
+                    else f"{place.path}: an erasure was interrupted",
+                )
+            work.append((place, matcher, job))
+        done = [_erase(*one, dry_run, progress) for one in work]
     return EraseReport(columns=tuple(key), dry_run=dry_run, places=tuple(done))
 
 
@@ -85,12 +87,21 @@ def _erase(
         if journal.stores:
             if place.journal is None:
                 begin(place, journal)
-            rewrite_all(place.storage, place.spark_format, journal.rewrites, matcher, progress)
+
+            def written(done: int, total: int) -> None:
+                _check(place)
+                if progress is not None:
+                    progress(done, total)
+
+            rewrite_all(place.storage, place.spark_format, journal.rewrites, matcher, written)
             index = index_after(place, journal) if place.index is not None else None
+            # What another command let the query write since has to stay.
+            _check(place)
             deleted = replaced(place, journal)
             place.storage.delete(deleted)
             after = digest(place.storage, stores)
             proof = prove(place, journal, matcher, found)
+            _check(place)
             end(place, index)
         else:
             proof = prove(place, journal, matcher, found)
@@ -107,6 +118,12 @@ def _erase(
         digest_after=after,
         proof=proof,
     )
+
+
+def _check(place: Place) -> None:
+    """Raise ConflictError (COMMAND_RUNNING) if another command took the place over."""
+    if place.hold is not None:
+        place.hold.check()
 
 
 def _erase_tables(place: Place, matcher: Matcher, job: str, dry_run: bool) -> ErasedPlace:

@@ -14,6 +14,7 @@ import os
 import shlex
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -26,7 +27,7 @@ from millpond.operations.rescale.plan import check_partitions, check_scalable
 from millpond.operations.rescale.read import Before, read_before
 from millpond.operations.rescale.write import carry_out, clear, read_journal
 from millpond.query.whole import check_whole
-from millpond.spark.heartbeats import refuse_running
+from millpond.spark.commands import Hold, at_work
 from millpond.spark.sinks import keeping
 from millpond.spark.sinks.recorded import ran_without_extension, read_sink
 from millpond.storage import Storage, StorageSettings
@@ -108,7 +109,7 @@ def rescale(
         InvalidInputError: PARTITIONS_INVALID, MAX_PARALLELISM_INVALID, NOT_A_CHECKPOINT,
             STATE_OWNED; FILE_SINK_INVALID, FILE_SINK_MISMATCH: the sink would not be whole.
         UnsupportedError: STORE_UNSCALABLE, FOREIGN_CHECKPOINT; only Spark can hash the rows anew.
-        ConflictError: RESCALE_UNFINISHED (to another number), QUERY_RUNNING.
+        ConflictError: RESCALE_UNFINISHED (to another number), QUERY_RUNNING, COMMAND_RUNNING.
         UnavailableError: STORAGE_FULL, LOCAL_DISK_FULL: no space to write rows anew; nothing was
             changed.
         NotFoundError: BATCH_NOT_COMMITTED. FormatError, NotFoundError: the state cannot be read.
@@ -116,9 +117,41 @@ def rescale(
     started = time.monotonic()
     _refuse_savepoint(storage, root)
     check_owner(storage, root)
-    if not dry_run:
-        refuse_running(storage, root, ending_s)
-        claim(storage, root)
+    with ExitStack() as until_end:
+        hold = None
+        if not dry_run:
+            hold = until_end.enter_context(at_work(storage, root, "rescale", ending_s))
+            claim(storage, root)
+        report = _rescale(
+            storage,
+            root,
+            partitions,
+            hold,
+            max_parallelism=max_parallelism,
+            skip_uncommitted=skip_uncommitted,
+            announce=announce,
+            file_sink=file_sink,
+            settings=settings,
+        )
+    if dry_run:
+        return report
+    return replace(report, seconds=round(time.monotonic() - started, 3))
+
+
+def _rescale(
+    storage: Storage,
+    root: str,
+    partitions: int,
+    hold: Hold | None,
+    *,
+    max_parallelism: int | None,
+    skip_uncommitted: bool,
+    announce: Callable[[RescaleReport], None] | None,
+    file_sink: str | os.PathLike[str] | None,
+    settings: StorageSettings,
+) -> RescaleReport:
+    """Plan, and write what is planned if the Spark checkpoint is held. Args: as for `rescale`."""
+    dry_run = hold is None
     undone = _finish_interrupted(storage, partitions, dry_run)
     image, plans = check_whole(storage, root)
     before = read_before(storage, root, plans)
@@ -167,9 +200,11 @@ def rescale(
         )
         if announce is not None:
             announce(planned)
-        if dry_run:
+        if hold is None:
             return planned
-        carry_out(storage, replace(writing, sink=sink.entries, first_unused=before.committed + 1))
+        carry_out(
+            storage, replace(writing, sink=sink.entries, first_unused=before.committed + 1), hold
+        )
     else:
         plan = rehash.plan_rehash(
             storage, image, before, partitions, max_parallelism, report.state_bytes
@@ -181,19 +216,18 @@ def rescale(
         if announce is not None:
             announce(planned)
         rehash.check_space(storage, plan)
-        if dry_run:
+        if hold is None:
             return planned
         rehash.remove_leftovers(storage)
         with rehash.rehashed(storage, before, plan) as writing:
             report = replace(report, written_bytes=writing.total_bytes)
+            hold.refuse_running()  # the rows took a while
             carry_out(
-                storage, replace(writing, sink=sink.entries, first_unused=before.committed + 1)
+                storage,
+                replace(writing, sink=sink.entries, first_unused=before.committed + 1),
+                hold,
             )
-    return replace(
-        report,
-        written_bytes=report.written_bytes or writing.total_bytes,
-        seconds=round(time.monotonic() - started, 3),
-    )
+    return replace(report, written_bytes=report.written_bytes or writing.total_bytes)
 
 
 def _refuse_savepoint(storage: Storage, root: str) -> None:
@@ -211,13 +245,13 @@ def _refuse_savepoint(storage: Storage, root: str) -> None:
 def undo(storage: Storage, root: str) -> bool:
     """Take back an interrupted rescale. Return whether there was one that had not switched over.
 
-    Raises: ConflictError: QUERY_RUNNING. InvalidInputError: STATE_OWNED.
+    Raises: ConflictError: QUERY_RUNNING, COMMAND_RUNNING. InvalidInputError: STATE_OWNED.
     """
-    refuse_running(storage, root)
-    claim(storage, root)
-    rehash.remove_leftovers(storage)
-    journal = read_journal(storage)
-    return journal is not None and not clear(storage, journal)
+    with at_work(storage, root, "rescale --undo"):
+        claim(storage, root)
+        rehash.remove_leftovers(storage)
+        journal = read_journal(storage)
+        return journal is not None and not clear(storage, journal)
 
 
 def _check(before: Before, root: str, partitions: int, skip_uncommitted: bool) -> None:

@@ -18,9 +18,10 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from millpond.errors import MillpondError, NotFoundError
+from millpond.errors import ConflictError, ErrorKind, MillpondError, NotFoundError
 from millpond.format import layout
 from millpond.operations.rescale.journal import Journal, decode_journal, encode_journal
+from millpond.spark.commands import Hold
 from millpond.spark.log_files import log_crc32, put_log
 from millpond.spark.metadata import logged_batches
 from millpond.spark.sinks.keeping import SinkEntries, crc32_of, take_back
@@ -67,11 +68,12 @@ class Writing:
         return sum(map(len, texts)) + sum(map(os.path.getsize, self.made.values()))
 
 
-def carry_out(storage: Storage, writing: Writing) -> None:
+def carry_out(storage: Storage, writing: Writing, hold: Hold) -> None:
     """Write everything. If the storage fails, take back what was written.
 
     Raises:
-        ConflictError: OBJECT_EXISTS: somebody else rescales, or runs the query, at this moment.
+        ConflictError: OBJECT_EXISTS: somebody else runs the query at this moment; QUERY_RUNNING: it
+            has run on since the state was read; COMMAND_RUNNING: another command took over.
         UnavailableError: the storage fails. If taking back fails too, the journal stays.
     """
     journal = Journal(
@@ -86,11 +88,13 @@ def carry_out(storage: Storage, writing: Writing) -> None:
         sink=writing.sink.root if writing.sink is not None else None,
         sink_sums=_sink_sums(writing),
     )
+    hold.check()
     storage.put_bytes(layout.RESCALE_JOURNAL_KEY, encode_journal(journal), if_absent=True)
     try:
-        _write_all(storage, writing)
+        _write_all(storage, writing, hold)
     except MillpondError as e:
         try:
+            hold.check()
             done = clear(
                 storage, journal, writing.sink.storage if writing.sink is not None else None
             )
@@ -102,19 +106,28 @@ def carry_out(storage: Storage, writing: Writing) -> None:
     storage.delete([layout.RESCALE_JOURNAL_KEY])
 
 
-def _write_all(storage: Storage, writing: Writing) -> None:
+def _write_all(storage: Storage, writing: Writing, hold: Hold) -> None:
     put_log(storage, layout.offsets_key(writing.batch), writing.offsets)
+    # Spark deletes old entries of its logs. So a query that ran on may be past this number.
+    if _ran_on(storage, writing.batch):
+        raise ConflictError(
+            f"the query has run on since its state was read, past batch {writing.batch}",
+            kind=ErrorKind.QUERY_RUNNING,
+        )
     if writing.left_out is not None:
         put_log(storage, layout.offsets_key(writing.batch - 1), writing.left_out, if_absent=False)
     storage.delete(writing.stale)
     for key, path in writing.made.items():
+        hold.check()
         storage.put_file(key, path, link=True)
     for key, content in writing.files.items():
+        hold.check()
         storage.put_bytes(key, content)
     if writing.format is not None:
         storage.put_bytes(layout.FORMAT_KEY, writing.format)
     if writing.sink is not None:
         writing.sink.write()
+    hold.check()
     put_log(storage, layout.commits_key(writing.batch), writing.commit)
 
 
@@ -145,7 +158,9 @@ def clear(storage: Storage, journal: Journal, sink: Storage | None = None) -> bo
     # nothing more of ours was written.
     ours = entry == journal.offsets_crc32 or (entry is None and _was_begun(storage, journal))
     done = ours and log_crc32(storage, layout.commits_key(journal.batch)) is not None
-    if ours and not done:
+    # The query may have run on before that entry was written: then there is no more of ours, and
+    # files of these names may be the query's.
+    if ours and not done and not _ran_on(storage, journal.batch):
         if journal.sink is not None:
             # First: a query that ran now would believe that a batch whose number is in the
             # sink's log is written.
@@ -160,6 +175,7 @@ def clear(storage: Storage, journal: Journal, sink: Storage | None = None) -> bo
                 if_absent=False,
             )
         storage.delete(journal.keys)
+    if ours and not done:
         storage.delete(
             [layout.offsets_key(journal.batch), layout.crc_key(layout.offsets_key(journal.batch))]
         )
@@ -174,7 +190,7 @@ def _was_begun(storage: Storage, journal: Journal) -> bool:
     that entry, so a file of the state proves it. If the query has run on since, Spark's own entry
     is there, or a later one.
     """
-    if any(batch > journal.batch for batch in logged_batches(storage, layout.OFFSETS_DIR)):
+    if _ran_on(storage, journal.batch):
         return False
     state = [
         key
@@ -182,6 +198,11 @@ def _was_begun(storage: Storage, journal: Journal) -> bool:
         if layout.parse_key(key) is not None or layout.parse_rescale_pin(key) is not None
     ]
     return any(log_crc32(storage, key) is not None for key in state)
+
+
+def _ran_on(storage: Storage, batch: int) -> bool:
+    """Whether Spark has logged a later batch."""
+    return any(one > batch for one in logged_batches(storage, layout.OFFSETS_DIR))
 
 
 def pin(changelogs: list[str], created_ms: int) -> bytes:

@@ -1,0 +1,110 @@
+"""A rescale while another command or the query works on the same Spark checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from millpond.errors import ErrorKind, MillpondError
+from millpond.format import layout
+from millpond.model.key_groups import KeyGroups
+from millpond.operations.rescale import RescaleReport, rescale, undo
+from millpond.operations.rescale.write import read_journal
+from millpond.spark import commands, heartbeats
+from millpond.spark.metadata import logged_batches
+from millpond.storage import LocalStorage
+from tests.checkpoints import CheckpointBuilder
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> CheckpointBuilder:
+    return CheckpointBuilder(tmp_path / "it", partitions=4, groups=KeyGroups(48, 12)).build()
+
+
+class _Meanwhile(LocalStorage):
+    """Calls a function once, before the object `key` is put."""
+
+    def __init__(self, root: str, key: str, then: Callable[[], object]) -> None:
+        super().__init__(root, fsync=False)
+        self._key, self._then = key, then
+
+    def put_bytes(self, key: str, data: bytes, *, if_absent: bool = False) -> None:
+        if key == self._key:
+            self._key = ""
+            self._then()
+        super().put_bytes(key, data, if_absent=if_absent)
+
+
+@pytest.mark.parametrize("key", ["offsets/6", "commits/6"])
+@pytest.mark.parametrize("other", ["undo", "the same", "another number"])
+def test_a_rescale_at_work_is_no_interrupted_one(
+    built: CheckpointBuilder, monkeypatch: pytest.MonkeyPatch, key: str, other: str
+) -> None:
+    """Its journal says what it is about to write. It was taken for that of a killed one."""
+    monkeypatch.setattr(heartbeats, "_ENDING_S", 0.0)
+    told: list[MillpondError] = []
+
+    def second() -> None:
+        with pytest.raises(MillpondError) as refused:
+            if other == "undo":
+                undo(built.storage, "it")
+            else:
+                rescale(built.storage, "it", 8 if other == "the same" else 12)
+        told.append(refused.value)
+
+    assert rescale(_Meanwhile(str(built.root), key, second), "it", 8).partitions == 8
+    assert [error.kind for error in told] == [ErrorKind.COMMAND_RUNNING]
+    assert read_journal(built.storage) is None
+    assert logged_batches(built.storage, layout.COMMITS_DIR)[-1] == 6
+
+
+def test_one_that_stood_still_touches_nothing_any_more(
+    built: CheckpointBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next command took back what it had written. It neither goes on nor takes back again."""
+    monkeypatch.setattr(commands, "_CHECK_S", 0.0)
+    after: list[dict[str, bytes]] = []
+
+    def tree() -> dict[str, bytes]:
+        files = (p for p in built.root.rglob("*") if p.is_file())
+        return {str(p.relative_to(built.root)): p.read_bytes() for p in files}
+
+    def taken_over() -> None:
+        built.storage.delete(info.key for info in list(built.storage.list(layout.RUNNING_PREFIX)))
+        assert undo(built.storage, "it")
+        assert rescale(built.storage, "it", 12).partitions == 12
+        after.append(tree())
+
+    storage = _Meanwhile(str(built.root), "state/0/0/7.manifest", taken_over)
+    with pytest.raises(MillpondError) as lost:
+        rescale(storage, "it", 8)
+    assert lost.value.kind is ErrorKind.COMMAND_RUNNING
+    changed = {k for k, v in tree().items() if after[0].get(k) != v}
+    # The one write that had begun is the only one that came late.
+    assert changed == {"state/0/0/7.manifest"}
+
+
+def test_a_query_that_ran_on_past_the_number(built: CheckpointBuilder) -> None:
+    """Spark has deleted its entry of that number, so nothing is in the way of another one."""
+    seen: list[dict[str, bytes]] = []
+
+    def tree() -> dict[str, bytes]:
+        files = (p for p in built.root.rglob("*") if p.is_file())
+        found = {str(p.relative_to(built.root)): p.read_bytes() for p in files}
+        return {k: v for k, v in found.items() if not k.startswith(layout.RUNNING_PREFIX)}
+
+    def run_on(_: RescaleReport) -> None:
+        built.spark_logs(9)
+        for store in built.stores():
+            built.changelogs(store, 9)
+        for batch in range(7):
+            for log in (layout.OFFSETS_DIR, layout.COMMITS_DIR):
+                (built.root / log / str(batch)).unlink(missing_ok=True)
+        seen.append(tree())
+
+    with pytest.raises(MillpondError) as refused:
+        rescale(built.storage, "it", 8, announce=run_on)
+    assert refused.value.kind is ErrorKind.QUERY_RUNNING
+    assert tree() == seen[0]
