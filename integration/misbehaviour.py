@@ -100,6 +100,8 @@ class Misbehaving(StatefulProcessor):
     def close(self) -> None:
         if self.how == "raises-in-close" and self.on_executor:
             raise OSError("from close")
+        if self.how == "reads-in-close" and self.on_executor:
+            self.count.get()
 
     def out(self, **columns: Any) -> Any:
         return pd.DataFrame([columns]) if self.form == "pandas" else Row(**columns)

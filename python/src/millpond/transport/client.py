@@ -118,6 +118,12 @@ class Handle(StatefulProcessorHandle):
         for variable, state in zip(self.variables, kept, strict=True):
             variable.restore(state)
 
+    def leave_keys(self) -> None:
+        """Forget the last key's state: from now on Spark answers, which knows that no key is left.
+        """
+        for variable in self.variables:
+            variable.leave()
+
     def leave(self) -> list[Any]:
         """Return the current key's state, for `begin_again`."""
         return [variable.save() for variable in self.variables]

@@ -97,6 +97,10 @@ class BulkValue(ValueState):
         """Take over what `save` returned."""
         self._value = state
 
+    def leave(self) -> None:
+        """Let Spark answer until a key begins."""
+        self._value = _ELSEWHERE
+
     def exists(self) -> bool:
         if self._value is _ELSEWHERE:
             return self._spark.exists()
@@ -151,6 +155,10 @@ class BulkList(ListState):
     def restore(self, state: Any) -> None:
         """Take over what `save` returned."""
         self._values = state
+
+    def leave(self) -> None:
+        """Let Spark answer until a key begins."""
+        self._values = None
 
     def exists(self) -> bool:
         return self._spark.exists() if self._values is None else bool(self._values)
@@ -240,6 +248,10 @@ class BulkMap(MapState):
     def restore(self, state: Any) -> None:
         """Take over what `save` returned."""
         self._entries, self._in_order = state
+
+    def leave(self) -> None:
+        """Let Spark answer until a key begins."""
+        self._entries = None
 
     def _known_key(self, key: Any) -> Value | None:
         found = self._keys.check(key)

@@ -111,6 +111,7 @@ class Partition:
         self._timers()
         self._client.set_handle_state(StatefulProcessorHandleState.TIMER_PROCESSED)
         self._client.remove_implicit_key()
+        self._handle.leave_keys()
         self._processor.close()
         self._client.set_handle_state(StatefulProcessorHandleState.CLOSED)
         self._wire.done(self._session.user_nanos)
