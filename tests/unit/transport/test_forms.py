@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import io
 from collections.abc import Iterator
+from typing import Any
+
+import pandas as pd
+import pytest
+from pyspark.sql import Row
+from pyspark.sql.types import StructType
 
 from millpond.transport.forms import Pending
+from millpond.transport.pandas_form import PandasForm
+from millpond.transport.row_form import RowForm
 from millpond.transport.session import Session
 from millpond.transport.wire import Wire
+
+_SETTINGS = {"runner_conf": {}, "max_rows": 10_000, "max_bytes": 1 << 26}
 
 
 class _Output:
@@ -33,7 +43,7 @@ def test_all_results_go_though_frames_end_between_them() -> None:
                 session.flush(consumed=True, with_rows=True)
             yield i
 
-    output.pending.add(results(), session)
+    output.pending.add(results(), session, lambda _: 8)
     session.flush(with_rows=True)
     assert output.sent == list(range(1000))
 
@@ -45,3 +55,29 @@ def test_a_sending_without_results_says_nothing_of_their_size() -> None:
     assert pending.most == 2
     pending.sent(0)
     assert pending.most == 2
+
+
+@pytest.mark.parametrize("form", ["row", "pandas"])
+def test_large_results_after_small_ones_go_before_they_are_many(form: str) -> None:
+    """How many go at once was decided by those before: thousands of rows of a megabyte."""
+    schema = StructType().add("n", "long").add("text", "string")
+    made: Any = RowForm(schema, {}) if form == "row" else PandasForm(schema, _SETTINGS)
+    out = io.BytesIO()
+    session = Session(Wire(io.BytesIO(), out))
+    session.output = made
+
+    def results(length: int, count: int) -> Iterator[Any]:
+        for n in range(count):
+            values = {"n": n, "text": "x" * length}
+            yield Row(**values) if form == "row" else pd.DataFrame([values])
+
+    made.add(results(1, 3000), session)
+    session.flush(with_rows=True)
+    out.seek(0)
+    out.truncate()
+    made.add(results(1 << 20, 12), session)
+    assert out.tell() >= 8 << 20
+    if form == "pandas":  # one frame may have many rows
+        sent = out.tell()
+        made.add(iter([pd.DataFrame({"n": range(10), "text": ["x" * (1 << 20)] * 10})]), session)
+        assert out.tell() >= sent + (10 << 20)

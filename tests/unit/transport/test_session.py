@@ -91,6 +91,21 @@ def test_many_changes_go_before_the_end_of_a_frame() -> None:
     assert [v for *_, changes in results for v in changes[2::3]] == [(i,) for i in range(70_000)]
 
 
+def test_large_changes_after_small_ones_go_before_they_are_many() -> None:
+    out = io.BytesIO()
+    session = Session(Wire(io.BytesIO(), out))
+    session.key = 0
+    for i in range(1000):
+        session.note_sized(0, (i,))
+    session.flush()
+    sent = out.tell()
+    for i in range(20):
+        session.note_sized(0, [("x" * (1 << 20), i)])
+    assert out.tell() - sent >= 18 << 20
+    session.flush()
+    assert len([v for *_, changes in _results(out) for v in changes[2::3]]) == 1020
+
+
 def test_results_are_cut_by_their_size() -> None:
     pending, sent = Pending(), []
 
@@ -102,7 +117,7 @@ def test_results_are_cut_by_their_size() -> None:
             pending.sent(1_000_000 * len(pending.entries))  # a megabyte each
 
     session = Sender(Wire(io.BytesIO(), io.BytesIO()))
-    pending.add(iter(range(250)), session)
+    pending.add(iter(range(250)), session, lambda _: 8)
     assert sent[0] == 100 and max(sent[1:]) <= 4
     assert sum(sent) + len(pending.entries) == 250
 

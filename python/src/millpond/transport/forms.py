@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -73,8 +73,14 @@ class Pending:
         self.entries: list[Any] = []
         self.ends: list[int] = []  # of each key
         self.most = 100
+        self.bytes = 0  # about, of what is pending
 
-    def add(self, results: Iterator[Any], session: Session) -> None:
+    @property
+    def is_full(self) -> bool:
+        """Whether they are to be sent. Those that were sent may have been smaller."""
+        return len(self.entries) >= self.most or self.bytes >= _BYTES
+
+    def add(self, results: Iterator[Any], session: Session, size: Callable[[Any], int]) -> None:
         """Take over `results`. At the limit, send what is there.
 
         Asking for the next one may send, too: where the user's code reads on into another frame.
@@ -82,7 +88,8 @@ class Pending:
         entries = self.entries
         for one in results:
             entries.append(one)
-            if len(entries) >= self.most:
+            self.bytes += size(one)
+            if self.is_full:
                 session.flush(with_rows=True)
 
     def end_key(self) -> None:
@@ -103,6 +110,7 @@ class Pending:
             self.most = max(1, min(_MOST, _BYTES * len(self.entries) // max(1, size)))
         self.entries.clear()
         self.ends.clear()
+        self.bytes = 0
 
 
 def whole(table: pa.Table) -> pa.RecordBatch:

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 )
 
 from millpond.transport.forms import Keys, Offsets, Pending, whole
-from millpond.transport.session import Session
+from millpond.transport.session import Session, size_of
 from millpond.transport.spark_names import arrow_schema
 from millpond.transport.spark_pandas import Conversion
 
@@ -122,7 +122,7 @@ class PandasForm:
         return PandasKeys(schema, offsets, self._conversion, self._most)
 
     def add(self, results: Iterator[Any], session: Session) -> None:
-        self._pending.add(self._kept(results), session)
+        self._pending.add(self._kept(results), session, lambda kept: kept.nbytes)
 
     def _kept(self, results: Iterator[Any]) -> Iterator[pa.RecordBatch | Columns]:
         for frame in results:
@@ -179,6 +179,14 @@ class Columns:
         self.names = frame.columns.tolist()
         self.rows = len(frame)
         self.types = [array.dtype for array in self.arrays]
+
+    @property
+    def nbytes(self) -> int:
+        """About how many bytes the frame takes."""
+        return sum(
+            size_of(array.tolist()) if array.dtype == object else array.nbytes
+            for array in self.arrays
+        )
 
     def alike(self, other: Columns) -> bool:
         return self.names == other.names and self.types == other.types

@@ -183,6 +183,30 @@ def comes_back_as_written(data_type: DataType) -> bool:
     return not isinstance(data_type, MapType)
 
 
+_ONE_SIZE = (
+    BooleanType,
+    ByteType,
+    ShortType,
+    IntegerType,
+    LongType,
+    FloatType,
+    DoubleType,
+    DecimalType,
+    DateType,
+    TimestampType,
+    TimestampNTZType,
+)
+
+
+def is_sized(data_type: DataType) -> bool:
+    """Return whether some values take more room than others. It may be any type, not only a plain
+    one.
+    """
+    if isinstance(data_type, StructType):
+        return any(is_sized(field.dataType) for field in data_type)
+    return not isinstance(data_type, _ONE_SIZE)
+
+
 @dataclass
 class _Source:
     """Expressions over values of plain types. They are source because they run for each value.

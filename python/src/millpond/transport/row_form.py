@@ -11,8 +11,8 @@ from pyspark.sql import Row
 from pyspark.sql.types import ArrayType, MapType, StructType, VariantType
 
 from millpond.transport.forms import Keys, Offsets, Pending, whole
-from millpond.transport.plain import reader
-from millpond.transport.session import Session
+from millpond.transport.plain import is_sized, reader
+from millpond.transport.session import Session, size_of
 from millpond.transport.spark_names import arrow_schema, row_maker
 
 _SAME_AS_UTC = {"UTC", "Etc/UTC"}  # names of `zoneinfo`
@@ -103,6 +103,7 @@ class RowForm:
             isinstance(field.dataType, nested) for field in return_type
         )
         self._row = row_maker(self._names)
+        self._sized = is_sized(return_type)
         self._pending = Pending()
         self._only_values = self._flat  # whether that is so for all that is pending
 
@@ -120,7 +121,9 @@ class RowForm:
                 if self._only_values:
                     self._restore_rows()
                 entries.append(row.asDict(True))
-            if len(entries) >= pending.most:
+            if self._sized:
+                pending.bytes += size_of(entries[-1])
+            if pending.is_full:
                 session.flush(with_rows=True)
 
     def _restore_rows(self) -> None:

@@ -18,6 +18,18 @@ _MOST_CHANGES = 30_000
 _CHANGE_BYTES = 1 << 21
 
 
+def size_of(value: Any) -> int:
+    """Return about how many bytes a value takes when it is sent."""
+    kind = type(value)
+    if kind is str or kind is bytes:
+        return 8 + len(value)
+    if isinstance(value, (tuple, list)):
+        return 8 + sum(map(size_of, value))
+    if isinstance(value, dict):
+        return 8 + sum(map(size_of, value)) + sum(map(size_of, value.values()))
+    return 8 + int(getattr(value, "nbytes", 0)) if kind.__module__ == "numpy" else 8
+
+
 class Output(Protocol):
     """Results that the user's code yielded."""
 
@@ -43,12 +55,20 @@ class Session:
         self.output: Output | None = None
         self._changes: list[Any] = []
         self._most = 3 * _MOST_CHANGES
+        self._bytes = 0  # about, of the values whose size is not the same for all
 
     def note(self, code: int, value: Any) -> None:
         """Remember a change of the current key."""
         changes = self._changes
         changes += (self.key, code, value)
         if len(changes) >= self._most:
+            self.flush()
+
+    def note_sized(self, code: int, value: Any) -> None:
+        """Remember a change whose value may be large."""
+        self._bytes += size_of(value)
+        self.note(code, value)
+        if self._bytes >= _CHANGE_BYTES:
             self.flush()
 
     def timer_fired(self) -> None:
@@ -95,6 +115,7 @@ class Session:
         most = len(changes) * _CHANGE_BYTES // len(taken)
         self._most = min(3 * _MOST_CHANGES, max(3, most))
         changes.clear()
+        self._bytes = 0
         return taken
 
     def call(self, message: bytes) -> bytes:

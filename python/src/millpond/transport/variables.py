@@ -15,7 +15,7 @@ from pyspark.sql.streaming.stateful_processor import ListState, MapState, ValueS
 from pyspark.sql.types import StructType
 
 from millpond.transport import session as ops
-from millpond.transport.plain import Value, checker, comes_back_as_written, reader
+from millpond.transport.plain import Value, checker, comes_back_as_written, is_sized, reader
 from millpond.transport.session import VARIABLES, Session
 
 # More entries of one key are not kept here.
@@ -35,11 +35,13 @@ class Rows:
 
     Attributes:
         read_again: whether users may read what is kept of a value that they wrote.
+        sized: whether some values are larger than others.
     """
 
     def __init__(self, schema: StructType, *, nulls: bool = True) -> None:
         self.check = checker(schema, nulls=nulls)
         self.read_again = comes_back_as_written(schema)
+        self.sized = is_sized(schema)
         self.read = reader(schema)
         self._named = Row(*schema.names)
 
@@ -81,6 +83,7 @@ class BulkValue(ValueState):
         self._spark = spark
         self._rows = rows
         self._check = rows.check
+        self._note = session.note_sized if rows.sized else session.note
         self._value: Any = _ELSEWHERE
         self._update_code = number * VARIABLES + ops.UPDATE
         self._clear_code = number * VARIABLES + ops.CLEAR
@@ -121,7 +124,7 @@ class BulkValue(ValueState):
             self._spark.update(newValue)
             self._value = _ELSEWHERE
         else:
-            self._session.note(self._update_code, known)
+            self._note(self._update_code, known)
             self._value = known if self._rows.read_again else _ELSEWHERE
 
     def clear(self) -> None:
@@ -143,6 +146,7 @@ class BulkList(ListState):
         self._rows = rows
         self._values: list[Value] | None = None
         self._code = number * VARIABLES
+        self._note_value = session.note_sized if rows.sized else session.note
 
     def begin(self, values: list[Value] | None) -> None:
         """Take over the list of a key; None: it is too long."""
@@ -173,7 +177,9 @@ class BulkList(ListState):
             yield from map(self._rows.read, tuple(self._values))
 
     def _note(self, operation: int, change: Any) -> None:
-        self._session.note(self._code + operation, change)
+        # a list has any length
+        note = self._session.note_sized if type(change) is list else self._note_value
+        note(self._code + operation, change)
         if self._values and not (self._rows.read_again and len(self._values) <= _MOST_ENTRIES):
             self._values = None
 
@@ -235,6 +241,7 @@ class BulkMap(MapState):
         self._entries: dict[Value, Value] | None = None
         self._in_order = True
         self._code = number * VARIABLES
+        self._note = session.note_sized if keys.sized or values.sized else session.note
 
     def begin(self, entries: list[tuple[Value, Value]] | None) -> None:
         """Take over the map of a key; None: it is too large."""
@@ -290,7 +297,7 @@ class BulkMap(MapState):
             self._entries[known_key] = known
             if not self._rows.read_again or len(self._entries) > _MOST_ENTRIES:
                 self._entries = None
-        self._session.note(self._code + ops.UPDATE_ENTRY, (known_key, known))
+        self._note(self._code + ops.UPDATE_ENTRY, (known_key, known))
 
     def _ordered(self) -> tuple[tuple[Value, Value], ...] | None:
         if self._entries is None or not self._in_order:
@@ -329,7 +336,7 @@ class BulkMap(MapState):
         else:
             if self._entries is not None:
                 self._entries.pop(known, None)
-            self._session.note(self._code + ops.REMOVE_ENTRY, known)
+            self._note(self._code + ops.REMOVE_ENTRY, known)
 
     def clear(self) -> None:
         if self._session.key < 0:
