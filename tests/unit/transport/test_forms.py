@@ -7,11 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pandas as pd
+import pyarrow as pa
 import pytest
 from pyspark.sql import Row
 from pyspark.sql.types import StructType
 
-from millpond.transport.forms import Pending
+from millpond.transport.forms import Offsets, Pending
 from millpond.transport.pandas_form import PandasForm
 from millpond.transport.row_form import RowForm
 from millpond.transport.session import Session
@@ -81,3 +82,24 @@ def test_large_results_after_small_ones_go_before_they_are_many(form: str) -> No
         sent = out.tell()
         made.add(iter([pd.DataFrame({"n": range(10), "text": ["x" * (1 << 20)] * 10})]), session)
         assert out.tell() >= sent + (10 << 20)
+
+
+@pytest.mark.parametrize("joined", [False, True], ids=["in-one", "in-several"])
+def test_frames_of_pandas_keep_to_the_bytes_that_spark_allows(joined: bool) -> None:
+    """`spark.sql.execution.arrow.maxBytesPerBatch`: a frame had all rows of a key's part."""
+    settings = {"runner_conf": {}, "max_rows": 10_000, "max_bytes": 8_000}
+    form = PandasForm(StructType().add("n", "long"), settings)
+    schema = pa.schema([("k", pa.int64()), ("n", pa.int64())])  # 16 bytes a row
+    keys = form.keys(schema, Offsets([0], [1]))
+
+    def frames() -> Iterator[Any]:
+        for part in range(3):
+            rows = range(700 * part, 700 * part + 700)
+            keys.load(pa.record_batch([[1] * 700, list(rows)], schema=schema))
+            yield from keys.rows(0, 700)
+
+    found = list(keys.joined(frames()) if joined else frames())
+    lengths = [len(frame) for frame in found]
+    assert lengths == ([500] * 4 + [100] if joined else [500, 200] * 3)
+    assert [n for frame in found for n in frame["n"]] == list(range(2100))
+    assert all(list(frame.index) == list(range(len(frame))) for frame in found)

@@ -171,7 +171,7 @@ def test_a_frame_is_sent_as_it_was_when_it_was_yielded(of: T.DataType) -> None:
                 frame.at[0, "n"].append(n)
             yield frame
 
-    settings = {"runner_conf": {}, "max_rows": 10_000}
+    settings = {"runner_conf": {}, "max_rows": 10_000, "max_bytes": 2**31 - 1}
     form = PandasForm(T.StructType([T.StructField("n", of)]), settings)
     form.add(results(), Session(Wire(io.BytesIO(), io.BytesIO())))
     form.key_done()

@@ -119,7 +119,7 @@ class Handle(StatefulProcessorHandle):
             variable.restore(state)
 
     def leave_keys(self) -> None:
-        """Forget the last key's state: from now on Spark answers, which knows that no key is left."""
+        """Forget the last key's state: from now on Spark answers, and there is no key for it."""
         for variable in self.variables:
             variable.leave()
 

@@ -24,6 +24,8 @@ from millpond.transport.session import Session, size_of
 from millpond.transport.spark_names import arrow_schema
 from millpond.transport.spark_pandas import Conversion
 
+_UNLIMITED = 2**31 - 1
+
 
 class PandasKeys:
     """Makes keys and frames.
@@ -31,10 +33,19 @@ class PandasKeys:
     Spark makes a frame of each key's rows anew, and pandas guesses types each time: whole numbers
     become int64, for example. Columns for which the guess does not depend on the rows are brought
     to that type at once; with others, each key's frame is made as Spark makes it.
+
+    Args:
+        most: rows of a frame.
+        most_bytes: bytes of a frame, by the average row so far, as Spark reckons.
     """
 
     def __init__(
-        self, schema: pa.Schema, offsets: Offsets, conversion: Conversion, most: int
+        self,
+        schema: pa.Schema,
+        offsets: Offsets,
+        conversion: Conversion,
+        most: int,
+        most_bytes: int = _UNLIMITED,
     ) -> None:
         # the names that `itertuples` gives to columns whose names it cannot use
         row: Any = namedtuple("Pandas", schema.names, rename=True)  # type: ignore[misc]
@@ -42,12 +53,25 @@ class PandasKeys:
         self._names: list[str] = list(row._fields)
         self._offsets = offsets
         self._conversion = conversion
-        self._most = most
+        self._limit, self._most_bytes = most, most_bytes
+        self._most = most  # the fewer of both limits
+        self._seen_bytes = self._seen_rows = 0
         self._keys: list[tuple[Any, ...]] = []
         self._frame: pd.DataFrame | None = None
         self._tuples: list[Any] = []
 
+    def _measure(self, batch: pa.RecordBatch) -> None:
+        if self._most_bytes == _UNLIMITED or batch.num_rows == 0:
+            return
+        self._seen_rows += batch.num_rows
+        self._seen_bytes += sum(
+            buffer.size for column in batch.columns for buffer in column.buffers() if buffer
+        )
+        rows = -(-self._most_bytes * self._seen_rows // max(1, self._seen_bytes))
+        self._most = max(1, min(self._limit, rows))
+
     def load(self, batch: pa.RecordBatch) -> None:
+        self._measure(batch)
         columns = self._conversion.to_pandas(batch)
         self._keys = list(zip(*(columns[i] for i in self._offsets.keys), strict=True))
         fixed = [
@@ -65,12 +89,18 @@ class PandasKeys:
         return self._keys[at]
 
     def rows(self, begin: int, end: int) -> Iterator[pd.DataFrame]:
+        while end - begin > self._most:
+            yield self._rows(begin, begin + self._most)
+            begin += self._most
+        yield self._rows(begin, end)
+
+    def _rows(self, begin: int, end: int) -> pd.DataFrame:
         if self._frame is None:
             frame = pd.DataFrame(self._tuples[begin:end]).iloc[:, self._offsets.values]
         else:
             frame = self._frame.iloc[begin:end].copy()
             frame.index = pd.RangeIndex(end - begin)
-        yield frame
+        return frame
 
     def joined(self, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
         """Yield the frames of one key again, each as long as Spark makes it."""
@@ -80,9 +110,10 @@ class PandasKeys:
             parts.append(frame)
             count += len(frame)
             while count >= self._most:
+                most = self._most  # the user's code may bring the next rows here, and a new limit
                 whole = pd.concat(parts, ignore_index=True)
-                yield whole.iloc[: self._most].copy()
-                parts = [whole.iloc[self._most :].reset_index(drop=True)]
+                yield whole.iloc[:most].copy()
+                parts = [whole.iloc[most:].reset_index(drop=True)]
                 count = len(parts[0])
         if count:
             yield pd.concat(parts, ignore_index=True)
@@ -112,14 +143,15 @@ class PandasForm:
     def __init__(self, return_type: StructType, settings: dict[str, Any]) -> None:
         self._conversion = Conversion(return_type, settings["runner_conf"])
         most = settings["max_rows"]
-        self._most = most if most > 0 else 2**31 - 1
+        self._most = most if most > 0 else _UNLIMITED
+        self._most_bytes: int = settings["max_bytes"]
         self.schema: pa.Schema = arrow_schema(return_type, self._conversion.timezone)
         self._is_struct = isinstance(return_type, StructType)
         self._at_once = any(isinstance(field.dataType, _CHANGEABLE) for field in return_type)
         self._pending = Pending()
 
     def keys(self, schema: pa.Schema, offsets: Offsets) -> Keys:
-        return PandasKeys(schema, offsets, self._conversion, self._most)
+        return PandasKeys(schema, offsets, self._conversion, self._most, self._most_bytes)
 
     def add(self, results: Iterator[Any], session: Session) -> None:
         self._pending.add(self._kept(results), session, lambda kept: kept.nbytes)
