@@ -35,6 +35,8 @@ from millpond.store.sst_cache import SstCache, cache_directory
 
 # How many files of all stores of one Spark checkpoint are fetched at the same time.
 _FETCHES = 32
+# Of so many stores that were closed the agent remembers when they were collected.
+_REMEMBERED = 10_000
 
 
 def request_error(message: str) -> MillpondError:
@@ -206,6 +208,37 @@ class StoreContext:
 
 
 _CheckpointKey = tuple[str, StorageSettings, str]  # URI, how to reach it, run
+_StoreKey = tuple[str, int, int, str, str]  # root, operator, partition, name, run
+
+
+class _Times:
+    """When stores that were closed were collected, and operators swept.
+
+    With Spark's `unloadOnCommit` each batch closes its stores. Guarded by the lock of `Contexts`.
+    """
+
+    def __init__(self) -> None:
+        self._collected: dict[_StoreKey, int] = {}
+        # URI and run -> what the context of the Spark checkpoint has
+        self._of_operators: dict[tuple[str, str], tuple[dict[int, int], dict[int, int]]] = {}
+
+    def keep_store(self, key: _StoreKey, context: StoreContext) -> None:
+        self._collected[key] = context.last_collect_ms
+        if len(self._collected) > _REMEMBERED:
+            del self._collected[next(iter(self._collected))]
+
+    def keep_checkpoint(self, uri: str, run: str, checkpoint: CheckpointContext) -> None:
+        self._of_operators[uri, run] = checkpoint.last_sweep_ms, checkpoint.last_drop_ms
+        if len(self._of_operators) > _REMEMBERED:
+            del self._of_operators[next(iter(self._of_operators))]
+
+    def take_store(self, key: _StoreKey) -> int:
+        return self._collected.pop(key, 0)
+
+    def take_checkpoint(self, uri: str, run: str, checkpoint: CheckpointContext) -> None:
+        kept = self._of_operators.pop((uri, run), None)
+        if kept is not None:
+            checkpoint.last_sweep_ms, checkpoint.last_drop_ms = kept
 
 
 class Contexts:
@@ -222,8 +255,8 @@ class Contexts:
         self._checkpoints: dict[_CheckpointKey, CheckpointContext] = {}
         # Held while the storage of a Spark checkpoint is opened.
         self._gates: dict[_CheckpointKey, threading.Lock] = {}
-        # Root, operator, partition, name, run.
-        self._stores: dict[tuple[str, int, int, str, str], StoreContext] = {}
+        self._stores: dict[_StoreKey, StoreContext] = {}
+        self._times = _Times()
 
     def of(self, value: object) -> StoreContext:
         """Return the context of the protocol's `store` object. Raises: InvalidInputError."""
@@ -264,12 +297,18 @@ class Contexts:
             return None
 
     def forget(self, context: StoreContext) -> None:
-        """Forget a store."""
+        """Forget a store, but not when it was collected."""
         with self._lock:
+            for key, known in self._stores.items():
+                if known is context:
+                    self._times.keep_store(key, known)
             self._stores = {
                 key: known for key, known in self._stores.items() if known is not context
             }
             used = {id(known.checkpoint) for known in self._stores.values()}
+            for (uri, _, run), checkpoint in self._checkpoints.items():
+                if id(checkpoint) not in used:
+                    self._times.keep_checkpoint(uri, run, checkpoint)
             self._checkpoints = {
                 key: known for key, known in self._checkpoints.items() if id(known) in used
             }
@@ -287,7 +326,7 @@ class Contexts:
         self,
         described: dict[str, Any],
         hadoop: HandedOver,
-        key: tuple[str, int, int, str, str],
+        key: _StoreKey,
         fields: JsonFields,
     ) -> StoreContext:
         options = described.get("options")
@@ -305,6 +344,7 @@ class Contexts:
             if checkpoint is None:
                 checkpoint = CheckpointContext(uri, self._open_storage(uri, settings))
                 with self._lock:
+                    self._times.take_checkpoint(uri, run_id, checkpoint)
                     self._checkpoints[(uri, settings, run_id)] = checkpoint
         with self._lock:
             hinted = fields.has("partitions_hint") and not fields.is_null("partitions_hint")
@@ -327,6 +367,11 @@ class Contexts:
                 hadoop=hadoop,
                 directory=directory,
                 sst_cache=cache,
+                last_collect_ms=(
+                    before.last_collect_ms
+                    if (before := self._stores.get(key)) is not None
+                    else self._times.take_store(key)
+                ),
             )
             self._stores[key] = context
         return context
