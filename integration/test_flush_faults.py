@@ -17,6 +17,7 @@ from integration.harness import (
     short_conf,
 )
 from integration.jvm import MILLPOND
+from integration.store_cases import open_provider, write
 from integration.store_model import write_spark_metadata
 
 pytestmark = [
@@ -192,4 +193,35 @@ def test_a_flush_that_meets_damage_lets_the_store_load_anew(
     store.abort()
     provider.snapshot()
     assert list(checkpoint.glob("state/0/0/2*.manifest"))
+    provider.close()
+
+
+def test_a_family_whose_removal_meets_damage_is_loaded_anew(
+    harness: Harness, tmp_path: Path
+) -> None:
+    """Its rows are read to be deleted. Each attempt met the same block."""
+    conf = {"millpond.restore.warmUp": "false", "minDeltasForSnapshot": 1}
+    provider = open_provider(harness, tmp_path / "removed", conf=conf)
+    schema = Schema("k bigint", "v string")
+    store = write(provider, 0, {"plain": schema})
+    for k in range(200):
+        store.put([k], ["x" * 1024], cf="plain")
+    store.commit()
+    write(provider, 1, {"plain": schema}).abort()
+    provider.snapshot()
+    provider.close()
+    (file,) = (tmp_path / "removed").rglob("*.sst")
+    with file.open("r+b") as damaged:
+        damaged.write(b"damaged " * (file.stat().st_size // 16))
+    provider = open_provider(harness, tmp_path / "removed", conf=conf)
+    store = write(provider, 1, {"plain": schema})
+    with pytest.raises(ProviderError, match="SST_DAMAGED"):
+        store.remove_cf("plain")
+    store.abort()
+    store = write(provider, 1, {"plain": schema})
+    assert store.remove_cf("plain")
+    store.commit()
+    store = provider.store(2)
+    assert "plain" not in store.cf_names()
+    store.abort()
     provider.close()

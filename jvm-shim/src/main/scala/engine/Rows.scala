@@ -249,7 +249,10 @@ private[millpond] final class Rows(engine: StoreEngine) {
             Bytes.hash(null, table.keyAddress(record), length), record, 0)
         record = records.next()
       }
-      var key = if (cursor == null) null else cursor.next()
+      def nextOnDisk(): Array[Byte] =
+        try cursor.next()
+        catch { case e: MillpondException => throw engine.distrust(e) }
+      var key = if (cursor == null) null else nextOnDisk()
       while (key != null) {
         val at = Bytes.ArrayOffset + 4L + f.keyLead
         val length = key.length - f.keyExtra
@@ -257,7 +260,7 @@ private[millpond] final class Rows(engine: StoreEngine) {
         // the loop above erased the rows that memory has
         if (table.find(key, at, length, hash) == 0L)
           erase(key, at, length, hash, 0L, f.shape.slotIn(key, 0, key.length))
-        key = cursor.next()
+        key = nextOnDisk()
       }
     } finally {
       table.endScan()
