@@ -89,7 +89,7 @@ private[millpond] object Loader extends Logging {
         engine.unload()
         (engine.status.beginLoad(), engine.manifests.excluded)
       }
-      LocalDirs.delete(new File(engine.context.localDir, s"g${generation - 2}"))
+      dropBefore(engine, generation)
       // `close` may have deleted its parent
       engine.context.generationDir(generation)
       Seams.at("load.open")
@@ -118,6 +118,19 @@ private[millpond] object Loader extends Logging {
         done
       }
     }
+  }
+
+  /** Delete what the loads before this one left. The files of the disk tier go at once, since the
+    * space for two is seldom there: `unload` has closed the tier and all that read from it, and a
+    * snapshot on its way has links of its own. What else is in the folder may still be sent, or
+    * read by a change feed, so it goes with the next load. So does what a fetch writes that nobody
+    * waits for any more. Callers hold no lock. */
+  private def dropBefore(engine: StoreEngine, generation: Int): Unit = {
+    LocalDirs.delete(new File(engine.context.localDir, s"g${generation - 2}"))
+    val last = new File(engine.context.localDir, s"g${generation - 1}")
+    Option(last.listFiles).foreach(_.filter { file =>
+      file.getName.startsWith("db-") && !file.getName.endsWith(".unfinished")
+    }.foreach(LocalDirs.delete))
   }
 
   /** Work on the store under both locks, if the session still has it. */
