@@ -115,9 +115,13 @@ class Provider:
         id: str | None = None,
         *,
         task: str | None = None,
+        of_run: bool = False,
         timed: Timed | None = None,
     ) -> Store:
-        """Call `getReadStore`. `task` names the task attempt that asks."""
+        """Call `getReadStore`. `task` names the task attempt that asks.
+
+        of_run: the task belongs to the provider's run of the query.
+        """
         s = self.harness.name("s")
         self.harness.call(
             "get_read_store",
@@ -126,6 +130,7 @@ class Provider:
             version=version,
             id=id,
             task=task,
+            of_run=of_run,
             **_timed(timed),
         )
         return Store(self, s)

@@ -139,6 +139,32 @@ def test_a_state_of_more_than_half_the_memory_goes_on_in_the_next_run(
         store.abort()
 
 
+def test_an_operator_that_reads_first_loads_such_a_state_from_a_snapshot(
+    harness: Harness, tmp_path: Path
+) -> None:
+    """As an aggregation does. A snapshot is loaded whole, which failed while the old rows stayed.
+
+    A state reader is no operator: the query keeps its rows.
+    """
+    conf = {"millpond.backend": "heap", "millpond.memory.budget": "320k"}
+    with (
+        _run(harness, tmp_path / "query", conf=conf) as first,
+        _run(harness, tmp_path / "query", conf=conf) as second,
+    ):
+        one = _batch(first, None)
+        first.store(one.version, one.id).abort()  # proves it committed
+        first.snapshot()
+        assert list((tmp_path / "query").rglob("1*.manifest"))
+        with pytest.raises(ProviderError, match="MEMORY_EXHAUSTED"):
+            second.read_store(one.version, one.id, task="a reader")
+        assert _has(first, one)
+        read = second.read_store(one.version, one.id, task="an operator", of_run=True)
+        store = second.upgrade(read, one.version, one.id)
+        assert 160 << 10 < store.metrics()["memory_bytes"] < 320 << 10
+        store.abort()
+        assert not _has(first, one)
+
+
 def test_stores_of_one_run_and_of_other_partitions_stay(harness: Harness, tmp_path: Path) -> None:
     run = str(uuid.uuid4())
     with (

@@ -10,7 +10,7 @@ import scala.util.control.NonFatal
 import com.fasterxml.jackson.databind.JsonNode
 import org.apache.hadoop.conf.Configuration
 
-import org.apache.spark.TaskContext
+import org.apache.spark.{SparkContext, TaskContext}
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.errors.QueryExecutionErrors
 import org.apache.spark.sql.execution.streaming.state._
@@ -94,6 +94,8 @@ abstract class StoreProvider extends CompatibleProvider {
   // ---- opening ----------------------------------------------------------------------------------
 
   override def getReadStore(version: Long, uniqueId: Option[String]): StateStore = {
+    // an operator that reads writes later: what it loads needs the room then, too
+    if (StoreProvider.isOfRun(context.runId)) engine.writing()
     val session = open(version, uniqueId, loadEmpty = false)
     // what ends with the batch must be gone before an operator reads
     val ttl = TimeToLive.of(context.runId, id.operatorId)
@@ -491,4 +493,9 @@ abstract class StoreProvider extends CompatibleProvider {
 
 private object StoreProvider {
   private lazy val pool = Daemons.one("millpond-snapshot")
+
+  /** Whether the task of this thread belongs to this run of a query. Spark makes a run's id the
+    * group of its jobs. A state reader has a run of its own, also within the task of a query. */
+  private def isOfRun(runId: String): Boolean = Option(TaskContext.get()).exists(
+    _.getLocalProperty(SparkContext.SPARK_JOB_GROUP_ID) == runId)
 }

@@ -70,7 +70,11 @@ object ProviderHarness {
   private val tasks = mutable.Map.empty[String, TaskContext]
   private def asTask[T](c: JsonNode)(work: => T): T = if (!c.hasNonNull("task")) work
   else {
-    TaskContext.setTaskContext(tasks.getOrElseUpdate(text(c, "task"), TaskContext.empty()))
+    val context = tasks.getOrElseUpdate(text(c, "task"), TaskContext.empty())
+    // as Spark's for all tasks of a query
+    if (flag(c, "of_run"))
+      context.getLocalProperties.setProperty("spark.jobGroup.id", provider(c).run.toString): Unit
+    TaskContext.setTaskContext(context)
     try work
     finally TaskContext.unset()
   }
