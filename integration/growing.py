@@ -26,8 +26,10 @@ _STATE = "states/the-query/state"
 class Scene:
     """A store with its state in a bucket of its own."""
 
-    def __init__(self, server: S3Server, harness: Harness, checkpoint: Path) -> None:
-        self.server, self.harness = server, harness
+    def __init__(
+        self, server: S3Server, harness: Harness, checkpoint: Path, local_dir: Path | None = None
+    ) -> None:
+        self.server, self.harness, self.local_dir = server, harness, local_dir
         self.root = write_spark_metadata(
             checkpoint, operator_name="stateStoreSave", partitions=1, provider_class=MILLPOND
         )
@@ -51,6 +53,8 @@ class Scene:
                 "millpond.gc.intervalMs": 0,
             }
         )
+        if self.local_dir is not None:
+            conf["spark.sql.streaming.stateStore.millpond.localDir"] = str(self.local_dir)
         return harness.open(
             self.root,
             provider_class=MILLPOND,

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from integration import growing
 from integration.damage_scene import Scene
 from integration.harness import (
     Harness,
+    Numbered,
     Provider,
     ProviderError,
     module_harness,
@@ -19,6 +21,7 @@ from integration.harness import (
 )
 from integration.jvm import MILLPOND
 from integration.store_model import canon
+from tests.s3_server import s3_server
 
 pytestmark = pytest.mark.skipif(
     MILLPOND not in providers_to_test(), reason="about Millpond's own files"
@@ -116,6 +119,30 @@ def test_no_space_on_the_local_disk(tmp_path: Path, mounted: Callable[[str], Pat
         assert scene.read(5) == scene.states[5]
     finally:
         big.stop()
+
+
+def test_no_space_on_the_local_disk_for_a_changelog(
+    tmp_path: Path, mounted: Callable[[str], Path]
+) -> None:
+    """It is written there first where storage is remote. The error told of a full storage."""
+    disk, harness = mounted("size=32m"), Harness(tmp_path)
+    with s3_server() as server:
+        try:
+            scene = growing.Scene(server, harness, tmp_path / "checkpoint", disk)
+            store = scene.provider.store(1, scene.first.id)
+            store.put_numbered(Numbered(2000, "more", 400))
+            with pytest.raises(OSError, match="No space"), (disk / "filler").open("wb") as filler:
+                while True:
+                    filler.write(bytes(1 << 12))
+                    filler.flush()
+            with pytest.raises(ProviderError) as caught:
+                store.commit()
+            assert "[MILLPOND_LOCAL_DISK_FULL]" in caught.value.text, caught.value.text
+            (disk / "filler").unlink()
+            assert store.commit().version == 2
+            scene.provider.close()
+        finally:
+            harness.stop()
 
 
 def test_read_only_checkpoint(

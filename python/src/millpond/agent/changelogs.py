@@ -39,7 +39,8 @@ def make_directory(context: StoreContext, staging_dir: str) -> None:
                 if context.fsync:
                     _sync_directory(os.path.dirname(directory))
     except OSError as e:
-        raise translate(e, f"creating {staging_dir}") from e
+        local = context.directory is None
+        raise translate(e, f"creating {staging_dir}", local=local) from e
 
 
 def check_staged(context: StoreContext, staged: str, local_dir: str) -> None:

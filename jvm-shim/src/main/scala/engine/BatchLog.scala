@@ -77,15 +77,18 @@ private[engine] final class BatchLog(engine: StoreEngine) extends Logging {
       val file = newFile()
       writer = writing(file)(ChangelogWriter.withRoom(file,
           header(engine.committed.version + 1, engine.batch.id), codec))
-      val isCopy = file.toPath.startsWith(engine.context.localDir.toPath)
-      sync = if (isCopy || !options.boolean("commit.fsync")) null else new LogSync(file)
+      sync = if (isCopy(file) || !options.boolean("commit.fsync")) null else new LogSync(file)
       upload =
-        if (!isCopy || !engine.context.usesCommitIds) null
+        if (!isCopy(file) || !engine.context.usesCommitIds) null
         else new LogUpload(engine.context, file, writer.fixedFrom, engine.committed.version + 1,
           engine.batch.id, engine.status.generation)
     }
     writer
   }
+
+  /** Whether the file lies on this executor's own disk: the storage gets it from there. */
+  private def isCopy(file: File): Boolean =
+    file.toPath.startsWith(engine.context.localDir.toPath)
 
   private def newFile(): File = ChangelogWriter.stagingFile(new File(engine.layout.stagingDir))
 
@@ -141,7 +144,7 @@ private[engine] final class BatchLog(engine: StoreEngine) extends Logging {
   /** The changelog is published. A sync that was under way when it was completed may have failed
     * since, and then the agent's own did not hear of it. */
   def checkSynced(file: File): Unit = if (sync != null && sync.hasFailed)
-    throw cannotWrite(file, new java.io.IOException("the disk lost a part of it"))
+    throw cannotWrite(file, new java.io.IOException("the disk lost a part of it"), isCopy(file))
 
   /** The commit failed. Another one may follow, unless memory lacks a part of the batch. */
   def unpublished(): Unit = if (spilled) engine.status.unloaded() else forget()
@@ -221,15 +224,15 @@ private[engine] final class BatchLog(engine: StoreEngine) extends Logging {
     catch {
       // the folder belongs to this executor: the next opening makes it anew
       case e: java.io.IOException
-        if file.toPath.startsWith(engine.context.localDir.toPath) &&
-          !file.getParentFile.isDirectory =>
+        if isCopy(file) && !file.getParentFile.isDirectory =>
         engine.status.outdated()
         throw MillpondError.of("LOCAL_FILES_LOST",
           s"the folder of the changelog $file was deleted.", cause = e)
       case e: java.io.IOException =>
-        val failed = cannotWrite(file, e)
-        // a task that was killed says nothing about the storage
-        if (!e.isInstanceOf[java.nio.channels.ClosedByInterruptException])
+        val failed = cannotWrite(file, e, isCopy(file))
+        // a task that was killed says nothing about the storage, and this disk is none
+        if (failed.kind != "LOCAL_DISK_FULL" &&
+          !e.isInstanceOf[java.nio.channels.ClosedByInterruptException])
           engine.context.storageFailed("write_changelog", start, failed)
         throw failed
     }
@@ -333,9 +336,11 @@ private[engine] object BatchLog {
       })
   }
 
-  private def cannotWrite(file: File, e: java.io.IOException): MillpondException = {
+  private def cannotWrite(
+      file: File, e: java.io.IOException, isCopy: Boolean): MillpondException = {
     val text = String.valueOf(e.getMessage)
-    val kind = if (text.contains("No space left") || text.contains("quota")) "STORAGE_FULL"
+    val kind = if (text.contains("No space left") || text.contains("quota"))
+      if (isCopy) "LOCAL_DISK_FULL" else "STORAGE_FULL"
     else if (text.contains("ermission denied") || text.contains("Read-only")) "STORAGE_DENIED"
     else "STORAGE_UNAVAILABLE"
     MillpondError.of(kind, s"the changelog $file cannot be written: $text.", cause = e)
