@@ -30,6 +30,7 @@ _SEEDS = {
     "rest": 6,
     "late-rows": 30,
     "flush-behind": 300,
+    "map-reads": 100,
 }
 
 

@@ -24,6 +24,7 @@ import org.apache.spark.sql.execution.streaming.state.{
   StateStoreProviderId
 }
 import org.apache.spark.sql.millpond.base.SparkCompatibility
+import org.apache.spark.sql.millpond.provider.MillpondReading
 import org.apache.spark.sql.millpond.transport.{
   BulkMetrics, BulkOperator, BulkRows, SteppedAside
 }
@@ -144,10 +145,15 @@ private[driver] final class PythonNode(
     val keyEncoder = operator.keyEncoder.asInstanceOf[ExpressionEncoder[Any]]
     val handle = new StatefulProcessorHandleImpl(store, getStateInfo.queryRunId, keyEncoder,
       timeMode, isStreaming, batchTimestampMs, prevBatchTimestampMs, metrics)
+    val endScan = store match {
+      case ours: MillpondReading => () => ours.endPrefixScan()
+      case _ => () => ()
+    }
     val results = operator.run(
       rowsByKey(inTime, groupingAttributes, child),
       initialRows.map(rowsByKey(_, initialStateGroupingAttrs, initialState)),
-      handle)(SteppedAside.say(getStateInfo, _))
+      handle,
+      endScan)(SteppedAside.say(getStateInfo, _))
     CompletionIterator[InternalRow, Iterator[InternalRow]](
       results, {
         longMetric("allUpdatesTimeMs") += NANOSECONDS.toMillis(System.nanoTime - beganNanos)

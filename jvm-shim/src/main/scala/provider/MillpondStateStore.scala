@@ -79,9 +79,11 @@ private[millpond] trait MillpondReading extends CompatibleReadStore {
         grouped = readsOnly))
 
   override def prefixScan(
-      prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
-    closing(engine.scans.ofPrefix(session, prefixed(family(colFamilyName)), prefixKey,
-        each = false))
+      prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
+    lastOfPrefix = engine.scans.ofPrefix(session, prefixed(family(colFamilyName)), prefixKey,
+      each = false)
+    closing(lastOfPrefix)
+  }
   override def prefixScanWithMultiValues(
       prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
     closing(engine.scans.ofPrefix(session,
@@ -96,6 +98,16 @@ private[millpond] trait MillpondReading extends CompatibleReadStore {
     closing(engine.scans.inRange(session,
         ordered(several(colFamilyName, "rangeScanWithMultiValues")),
         startKey, endKey, each = true))
+
+  private var lastOfPrefix: Scan = null
+
+  /** Nobody reads on with the scan that `prefixScan` began last. Spark's map state hands out its
+    * rows without a way to close it, and an open scan keeps what it may still read until the end
+    * of the batch. */
+  def endPrefixScan(): Unit = if (lastOfPrefix != null) {
+    lastOfPrefix.close()
+    lastOfPrefix = null
+  }
 
   private def closing(scan: Scan): StateStoreIterator[UnsafeRowPair] =
     new StateStoreIterator(scan, () => scan.close())

@@ -57,14 +57,17 @@ private[millpond] final case class BulkOperator(
   /** Run one partition. Whether its worker can take part shows when the worker runs: each may have
     * another Python. Where it cannot, Spark's transport gets the rows, none of which was read.
     *
+    * @param endScan ends the scan of a prefix that the store began last
     * @param refused is told why */
   def run(
       data: BulkRows,
       initialState: Option[BulkRows],
-      handle: StatefulProcessorHandleImpl
+      handle: StatefulProcessorHandleImpl,
+      endScan: () => Unit
   )(refused: String => Unit): Iterator[InternalRow] = {
     val context = TaskContext.get()
-    val session = new BulkSession(BulkPartition(this, data, initialState), handle, bulkMetrics)
+    val session = new BulkSession(BulkPartition(this, data, initialState, endScan), handle,
+      bulkMetrics)
     context.addTaskCompletionListener[Unit] { ended =>
       session.close()
       // otherwise somebody may be in the middle of a row
@@ -83,7 +86,7 @@ private[millpond] final case class BulkOperator(
 }
 
 private[transport] final case class BulkPartition(
-    operator: BulkOperator, data: BulkRows, initialState: Option[BulkRows])
+    operator: BulkOperator, data: BulkRows, initialState: Option[BulkRows], endScan: () => Unit)
 
 /** What a user may see of the transport. */
 private[millpond] final case class BulkMetrics(metrics: Map[String, SQLMetric]) {

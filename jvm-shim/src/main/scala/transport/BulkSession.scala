@@ -32,7 +32,7 @@ private[transport] final class BulkSession(
     partition: BulkPartition, handle: StatefulProcessorHandleImpl, val metrics: BulkMetrics) {
   private val operator = partition.operator
   private val calls = new StateCalls(handle, operator)
-  private val states = new BulkStates(handle, calls.variables, operator.limits)
+  private val states = new BulkStates(handle, calls.variables, operator.limits, partition.endScan)
   private val arrow = new ArrowMemory(operator)
   private val Ahead = 2
   private val phases = mutable.Queue.empty[Phase]

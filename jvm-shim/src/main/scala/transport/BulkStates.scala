@@ -60,7 +60,7 @@ private final class BulkValue(info: ValueStateInfo) extends BulkVariable {
 private final class BulkList(info: ListStateInfo) extends BulkVariable {
   private val rowIn = new RowIn(info.schema, info.deserializer)
   override def read(out: PickleOut, limits: Limits): Unit =
-    Collections.read(out, limits, info.listState.get())(out.row)
+    Collections.read(out, limits, info.listState.get())(out.row): Unit
   private def rows(value: Any): Array[Row] = {
     val values = value.asInstanceOf[JavaList[Any]]
     Array.tabulate(values.size)(i => rowIn(values.get(i)))
@@ -74,15 +74,18 @@ private final class BulkList(info: ListStateInfo) extends BulkVariable {
   }
 }
 
-private final class BulkMap(info: MapStateInfo) extends BulkVariable {
+/** @param endScan ends the scan of a map that was not read to its end */
+private final class BulkMap(info: MapStateInfo, endScan: () => Unit) extends BulkVariable {
   private val keyIn = new RowIn(info.keySchema, info.keyDeserializer)
   private val valueIn = new RowIn(info.valueSchema, info.valueDeserializer)
-  override def read(out: PickleOut, limits: Limits): Unit =
-    Collections.read(out, limits, info.mapState.iterator()) { case (key, value) =>
+  override def read(out: PickleOut, limits: Limits): Unit = {
+    val all = Collections.read(out, limits, info.mapState.iterator()) { case (key, value) =>
       out.row(key)
       out.row(value)
       out.op(0x86)
     }
+    if (!all) endScan()
+  }
   override def apply(operation: Int, value: Any): Unit = operation match {
     case Operation.UpdateEntry =>
       val pair = value.asInstanceOf[Array[Any]]
@@ -94,8 +97,8 @@ private final class BulkMap(info: MapStateInfo) extends BulkVariable {
 }
 
 private object Collections {
-  /** All entries as a list, or nothing if there are too many. */
-  def read[A](out: PickleOut, limits: Limits, entries: Iterator[A])(write: A => Unit): Unit = {
+  /** Write all entries as a list, or nothing if there are too many. Returns whether it is all. */
+  def read[A](out: PickleOut, limits: Limits, entries: Iterator[A])(write: A => Unit): Boolean = {
     val began = out.size
     out.beginList()
     var left = limits.entries
@@ -110,6 +113,7 @@ private object Collections {
       out.rewind(began)
       out.none()
     }
+    left >= 0
   }
 }
 
@@ -129,9 +133,12 @@ private object Operation {
   val Variables = 16
 }
 
-/** The keys whose state a worker has, or will get, and the variables that travel in bulk. */
+/** The keys whose state a worker has, or will get, and the variables that travel in bulk.
+  *
+  * @param endScan ends the scan that a map's read began last */
 private[transport] final class BulkStates(
-    handle: StatefulProcessorHandleImpl, declared: StateVariables, limits: Limits) {
+    handle: StatefulProcessorHandleImpl, declared: StateVariables, limits: Limits,
+    endScan: () => Unit) {
   private var variables = IndexedSeq.empty[BulkVariable]
   private var buffers = IndexedSeq.empty[PickleOut]
   private val keys = mutable.ArrayDeque.empty[Row]
@@ -147,7 +154,7 @@ private[transport] final class BulkStates(
     variables = asked.map {
       case ("value", name) => new BulkValue(declared.values(name))
       case ("list", name) => new BulkList(declared.lists(name))
-      case ("map", name) => new BulkMap(declared.maps(name))
+      case ("map", name) => new BulkMap(declared.maps(name), endScan)
       case (kind, _) => throw MillpondError.internal(s"a worker asked for a state of kind $kind")
     }.toIndexedSeq
     buffers = variables.map(_ => new PickleOut)

@@ -15,6 +15,7 @@ import org.apache.spark.sql.millpond.disk.{
 import org.apache.spark.sql.millpond.driver.LateRowsPart
 import org.apache.spark.sql.millpond.engine.FlushBehindPart
 import org.apache.spark.sql.millpond.memory.{ArenaPart, KeySortPart, SortedIndexPart, TablePart}
+import org.apache.spark.sql.millpond.transport.MapReadsPart
 
 /** Does random operations on a part of the store, and compares it with a plain model. It has no
   * session, no provider and no agent. */
@@ -120,7 +121,7 @@ object Trial {
 object Parts {
   private val parts: Seq[Part] = Seq(TablePart, ArenaPart, SortedIndexPart, KeySortPart, BlockPart,
     ChangelogPart, DiskTierPart, FlushPart, ComposedPart, KeyFilterPart,
-    PointReadsPart, RestPart, LateRowsPart, FlushBehindPart)
+    PointReadsPart, RestPart, LateRowsPart, FlushBehindPart, MapReadsPart)
 
   def main(args: Array[String]): Unit = {
     val (first, seeds, name) = (args(0).toLong, args(1).toInt, args(2))
