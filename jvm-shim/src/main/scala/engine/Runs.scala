@@ -12,7 +12,8 @@ import org.apache.spark.sql.millpond.base.{Daemons, Seams}
   * If a query is started again in a Spark application that goes on, its next run has engines of its
   * own beside those of the run before, which Spark closes one to two minutes later. Until then they
   * would take half of the memory budget from the stores that do the work. So an engine gives its
-  * rows up as soon as another run begins to write to the same store. Readers do not write. */
+  * rows up as soon as another run begins to write to the same store, or to read what it writes
+  * later. State readers are of no run of the query. */
 private[millpond] object Runs extends Logging {
   private final case class Key(root: String, operator: Long, partition: Int, name: String)
 
