@@ -16,6 +16,7 @@ VARIABLES = 16  # a change's code is the operation, and the variable's number ti
 
 _MOST_CHANGES = 30_000
 _CHANGE_BYTES = 1 << 21
+_SMALL = frozenset({int, float, bool, type(None)})
 
 
 def size_of(value: Any) -> int:
@@ -24,7 +25,14 @@ def size_of(value: Any) -> int:
     if kind is str or kind is bytes:
         return 8 + len(value)
     if isinstance(value, (tuple, list)):
-        return 8 + sum(map(size_of, value))
+        size_bytes = 8
+        for one in value:  # a call for each would be most of the work
+            kind = type(one)
+            if kind is str or kind is bytes:
+                size_bytes += 8 + len(one)
+            else:
+                size_bytes += 8 if kind in _SMALL else size_of(one)
+        return size_bytes
     if isinstance(value, dict):
         return 8 + sum(map(size_of, value)) + sum(map(size_of, value.values()))
     return 8 + int(getattr(value, "nbytes", 0)) if kind.__module__ == "numpy" else 8
