@@ -42,5 +42,5 @@ private object AzureAccess {
 
   private def named(keys: Iterable[String], names: Seq[String]): Seq[String] =
     keys.filter(key =>
-      names.map(Prefix + _).exists(name => key == name || key.startsWith(name + "."))).toSeq
+      names.map(Prefix + _).exists(name => key == name || key.startsWith(s"$name."))).toSeq
 }

@@ -23,8 +23,7 @@ import org.apache.spark.sql.execution.streaming.state.{
   NoPrefixKeyStateEncoderSpec, StateStore, StateStoreConf, StateStoreId, StateStoreOps,
   StateStoreProviderId
 }
-import org.apache.spark.sql.millpond.base.SparkCompatibility
-import org.apache.spark.sql.millpond.provider.MillpondReading
+import org.apache.spark.sql.millpond.base.{EndsScan, SparkCompatibility}
 import org.apache.spark.sql.millpond.transport.{
   BulkMetrics, BulkOperator, BulkRows, SteppedAside
 }
@@ -146,7 +145,7 @@ private[driver] final class PythonNode(
     val handle = new StatefulProcessorHandleImpl(store, getStateInfo.queryRunId, keyEncoder,
       timeMode, isStreaming, batchTimestampMs, prevBatchTimestampMs, metrics)
     val endScan = store match {
-      case ours: MillpondReading => () => ours.endPrefixScan()
+      case ours: EndsScan => () => ours.endPrefixScan()
       case _ => () => ()
     }
     val results = operator.run(

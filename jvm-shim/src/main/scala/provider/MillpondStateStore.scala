@@ -2,13 +2,13 @@ package org.apache.spark.sql.millpond.provider
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state._
-import org.apache.spark.sql.millpond.base.MillpondError
+import org.apache.spark.sql.millpond.base.{EndsScan, MillpondError}
 import org.apache.spark.sql.millpond.engine.{Scan, Session, StoreEngine}
 import org.apache.spark.sql.millpond.rows.{Family, FamilyDefinition}
 import org.apache.spark.sql.types.StructType
 
 /** What reading and writing have in common. Rows returned are the caller's own. */
-private[millpond] trait MillpondReading extends CompatibleReadStore {
+private[millpond] trait MillpondReading extends CompatibleReadStore with EndsScan {
   def provider: StoreProvider
   def session: Session
   protected def engine: StoreEngine = provider.engine
@@ -104,7 +104,7 @@ private[millpond] trait MillpondReading extends CompatibleReadStore {
   /** Nobody reads on with the scan that `prefixScan` began last. Spark's map state hands out its
     * rows without a way to close it, and an open scan keeps what it may still read until the end
     * of the batch. */
-  def endPrefixScan(): Unit = if (lastOfPrefix != null) {
+  override def endPrefixScan(): Unit = if (lastOfPrefix != null) {
     lastOfPrefix.close()
     lastOfPrefix = null
   }
