@@ -329,7 +329,10 @@ class _StoreCheck:
             if spark is not None
             else []
         )
-        snapshots = [*(version.version for version in listing.manifests), *self._whole]
+        manifests = [version.version for version in listing.manifests]
+        # A changelog with all rows, which a rehash wrote, may be there only because a later rescale
+        # put a snapshot together of it.
+        snapshots = manifests or list(self._whole)
         # Versions below the oldest snapshot were collected, or soon will be. Without a snapshot
         # nothing was ever collected, unless a rescale removed the partition: its files go with the
         # last version that needs them. But Spark's commit log keeps as many batches as the state
@@ -338,7 +341,7 @@ class _StoreCheck:
         oldest = min(snapshots, default=1)
         if len(committed) > 2:
             sure = committed[2] + 1
-            removed = not snapshots and not self._was_there(committed[-1] + 1)
+            removed = not manifests and not self._was_there(committed[-1] + 1)
             oldest = sure if removed else min(oldest, sure)
         if committed:
             # A query that began with a savepoint begins with one batch. Its older files are there
@@ -350,7 +353,7 @@ class _StoreCheck:
                 if spark
                 else set()
             )
-            present = {version.version for version in listing.changelogs} | set(snapshots)
+            present = {version.version for version in listing.changelogs} | set(manifests)
             wanted = (present | {batch + 1 for batch in committed}) - left_out
             return [VersionId(v) for v in sorted(wanted) if v >= oldest and self._was_there(v)]
         targets: list[VersionId] = []
