@@ -330,9 +330,9 @@ class _StoreCheck:
             else []
         )
         manifests = [version.version for version in listing.manifests]
-        # A changelog with all rows, which a rehash wrote, may be there only because a later rescale
-        # put a snapshot together of it.
-        snapshots = manifests or list(self._whole)
+        # Of changelogs with all rows, which rehashes wrote, the newest counts. An older one may be
+        # there only because a later rescale put a snapshot together of it.
+        snapshots = manifests or sorted(self._whole)[-1:]
         # Versions below the oldest snapshot were collected, or soon will be. Without a snapshot
         # nothing was ever collected, unless a rescale removed the partition: its files go with the
         # last version that needs them. But Spark's commit log keeps as many batches as the state
