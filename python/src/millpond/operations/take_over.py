@@ -9,10 +9,10 @@ import os
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from millpond.errors import ErrorKind, InvalidInputError, MillpondError, NotFoundError, error
+from millpond.errors import ErrorKind, InvalidInputError, MillpondError, error
 from millpond.format import layout
 from millpond.spark.heartbeats import refuse_running
-from millpond.storage import Storage, StorageSettings, open_storage, root_of
+from millpond.storage import StorageSettings, is_there, open_storage, root_of
 from millpond.storage.owner import is_same, owner_record, read_owner
 from millpond.storage.place import read_place
 
@@ -51,7 +51,7 @@ def take_over(
     """
     root = root_of(checkpoint)
     spark = open_storage(root, settings)
-    if not _is_there(spark):
+    if not is_there(spark, layout.QUERY_METADATA_KEY):
         raise error(
             ErrorKind.NOT_A_CHECKPOINT,
             f"{root} has no {layout.QUERY_METADATA_KEY}: it is no Spark checkpoint",
@@ -75,7 +75,7 @@ def _give_up(owner: str, settings: StorageSettings, even_if_there: bool) -> None
     """Raise unless the Spark checkpoint `owner` may lose its state."""
     try:
         spark = open_storage(owner, settings)
-        there = _is_there(spark)
+        there = is_there(spark, layout.QUERY_METADATA_KEY)
     except MillpondError as e:
         if even_if_there:
             return
@@ -97,11 +97,3 @@ def _give_up(owner: str, settings: StorageSettings, even_if_there: bool) -> None
                 " --even-if-there."
             ),
         )
-
-
-def _is_there(spark: Storage) -> bool:
-    try:
-        spark.stat(layout.QUERY_METADATA_KEY)
-    except NotFoundError:
-        return False
-    return True

@@ -34,7 +34,7 @@ from millpond.spark.metadata import (
     read_spark_metadata,
 )
 from millpond.spark.state_schemas import key_columns, parse_schema_file
-from millpond.storage import Storage
+from millpond.storage import Storage, is_there
 from millpond.store.files import Listing, add_to_listing
 
 PROVIDER_PACKAGE = "org.apache.spark.sql.millpond."
@@ -102,7 +102,7 @@ def survey(
     # batch may have only some of its files.
     result.spark = read_spark_metadata(storage, operators=(), damaged=result.errors)
     result.lost = list(lost_entries(result.spark))
-    result.rescaling = _is_there(storage, layout.RESCALE_JOURNAL_KEY)
+    result.rescaling = is_there(storage, layout.RESCALE_JOURNAL_KEY)
     present: set[int] = set()
     for info in storage.list(layout.STATE_DIR + "/"):
         operator = layout.operator_of(info.key)
@@ -217,14 +217,6 @@ def _read_schemas(storage: Storage, result: Survey, operator: int, info: Operato
                 continue  # whoever needs the columns reports it
             except MillpondError as e:
                 _keep(result, key, e)
-
-
-def _is_there(storage: Storage, key: str) -> bool:
-    try:
-        storage.stat(key)
-    except NotFoundError:
-        return False
-    return True
 
 
 def _gone(key: str, batch: int, what: str) -> MillpondError:

@@ -19,10 +19,10 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from millpond.errors import ConflictError, ErrorKind, MillpondError, NotFoundError
+from millpond.errors import ConflictError, ErrorKind, MillpondError
 from millpond.format import layout
 from millpond.spark.heartbeats import OWN_COMMANDS, own_process, refuse_running
-from millpond.storage import Storage
+from millpond.storage import Storage, is_there
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Hold:
         if not self._is_held or time.monotonic() - self._checked < _CHECK_S:
             return
         now = time.monotonic()
-        if not self._is_there():
+        if not is_there(self.storage, self._key):
             raise ConflictError(
                 f"{self.root}: this command stood still, and another one took over",
                 kind=ErrorKind.COMMAND_RUNNING,
@@ -89,13 +89,6 @@ class Hold:
         except MillpondError as e:
             log.warning("%s: %s cannot be deleted, and grows old: %s", self.root, self._key, e)
 
-    def _is_there(self) -> bool:
-        try:
-            self.storage.stat(self._key)
-        except NotFoundError:
-            return False
-        return True
-
     def _write(self) -> None:
         times = {"interval_ms": _INTERVAL_MS, "updated_ms": time.time_ns() // 1_000_000}
         self.storage.put_bytes(self._key, json.dumps(self._text | times).encode())
@@ -103,7 +96,7 @@ class Hold:
     def _renew(self) -> None:
         while not self._over.wait(_INTERVAL_MS / 1000):
             try:
-                if not self._is_there():
+                if not is_there(self.storage, self._key):
                     return
                 self._write()
             except MillpondError as e:
@@ -125,7 +118,8 @@ def at_work(
     Raises: ConflictError: QUERY_RUNNING, COMMAND_RUNNING.
     """
     hold = Hold(storage, root, command)
-    if not (_has(storage, layout.QUERY_METADATA_KEY) and _has(storage, layout.FORMAT_KEY)):
+    needed = (layout.QUERY_METADATA_KEY, layout.FORMAT_KEY)
+    if not all(is_there(storage, key) for key in needed):
         hold.refuse_running(ending_s)
         yield hold
         return
@@ -134,11 +128,3 @@ def at_work(
         yield hold
     finally:
         hold._end()
-
-
-def _has(storage: Storage, key: str) -> bool:
-    try:
-        storage.stat(key)
-    except NotFoundError:
-        return False
-    return True

@@ -6,7 +6,7 @@ import os
 
 from millpond.errors import ErrorKind, InvalidInputError
 from millpond.format.roots import RootUri, local_root, parse_root
-from millpond.storage.base import ObjectInfo, Storage
+from millpond.storage.base import ObjectInfo, Storage, is_there
 from millpond.storage.local import LocalStorage
 from millpond.storage.memory import MemoryStorage
 from millpond.storage.place import place_to_read, settle_place
@@ -19,6 +19,7 @@ __all__ = [
     "ObjectInfo",
     "Storage",
     "StorageSettings",
+    "is_there",
     "open_checkpoint",
     "open_root",
     "open_storage",

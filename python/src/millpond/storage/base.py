@@ -6,6 +6,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from millpond.errors import NotFoundError
+
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
@@ -105,3 +107,12 @@ class Storage(Protocol):
 
         None if there is no such path. Does not look whether the object exists.
         """
+
+
+def is_there(storage: Storage, key: str) -> bool:
+    """Return whether there is an object. Raises: UnavailableError: the storage fails."""
+    try:
+        storage.stat(key)
+    except NotFoundError:
+        return False
+    return True

@@ -6,7 +6,7 @@ from millpond.errors import NotFoundError
 from millpond.format import layout
 from millpond.model.ids import StoreId, VersionId
 from millpond.spark.metadata import parse_commit
-from millpond.storage import Storage
+from millpond.storage import Storage, is_there
 
 
 def is_committed(storage: Storage, store: StoreId, version: VersionId, spark_format: int) -> bool:
@@ -23,13 +23,5 @@ def is_committed(storage: Storage, store: StoreId, version: VersionId, spark_for
             storage.read(layout.commits_key(batch)).decode("utf-8", "replace"), batch
         )
     except NotFoundError:
-        return not _is_query(storage)
+        return not is_there(storage, layout.QUERY_METADATA_KEY)
     return spark_format < 2 or version.id in commit.ids_of(store.operator, store.partition)
-
-
-def _is_query(storage: Storage) -> bool:
-    try:
-        storage.stat(layout.QUERY_METADATA_KEY)
-    except NotFoundError:
-        return False
-    return True

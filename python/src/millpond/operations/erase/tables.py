@@ -6,7 +6,6 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from millpond.errors import NotFoundError
 from millpond.operations.erase.journal import Journal
 from millpond.operations.erase.matching import Matcher
 from millpond.operations.erase.scan import Found
@@ -14,7 +13,7 @@ from millpond.query.image import Image
 from millpond.query.index import FileEntry, SavepointIndex, TableEntry
 from millpond.query.row_source import Rows, StoreRows
 from millpond.state.canonical import CanonicalRows, TableWriters
-from millpond.storage import Storage
+from millpond.storage import Storage, is_there
 from millpond.storage.sums import size_and_crc32
 
 
@@ -38,7 +37,7 @@ def as_replaced(storage: Storage, index: SavepointIndex, journal: Journal) -> Sa
         if now == crc32:
             entries[key] = FileEntry(key=key, size_bytes=size_bytes, crc32=crc32)
             rows[key] = count
-    gone = {key for key in journal.deletes if not _is_there(storage, key)}
+    gone = {key for key in journal.deletes if not is_there(storage, key)}
     tables = [
         replace(table, rows=rows[table.key]) if table.key in rows else table
         for table in index.tables
@@ -131,11 +130,3 @@ def _without(index: SavepointIndex, gone: set[str]) -> SavepointIndex:
         replace(table, key=None, rows=0) if table.key in gone else table for table in index.tables
     )
     return replace(index, files=files, tables=tables)
-
-
-def _is_there(storage: Storage, key: str) -> bool:
-    try:
-        storage.stat(key)
-    except NotFoundError:
-        return False
-    return True
