@@ -335,8 +335,8 @@ def begin(place: Place, journal: Journal) -> None:
 
 
 def _refuse_started(place: Place) -> None:
-    if place.hold is not None:
-        place.hold.refuse_running()
+    assert place.hold is not None  # of every Spark checkpoint that is to change
+    place.hold.refuse_running()
     newest = max(logged_batches(place.storage, layout.COMMITS_DIR), default=-1)
     if newest > place.image.batch:
         raise error(

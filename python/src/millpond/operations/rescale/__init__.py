@@ -14,7 +14,7 @@ import os
 import shlex
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -117,10 +117,8 @@ def rescale(
     started = time.monotonic()
     _refuse_savepoint(storage, root)
     check_owner(storage, root)
-    with ExitStack() as until_end:
-        hold = None
+    with nullcontext() if dry_run else at_work(storage, root, "rescale", ending_s) as hold:
         if not dry_run:
-            hold = until_end.enter_context(at_work(storage, root, "rescale", ending_s))
             claim(storage, root)
         report = _rescale(
             storage,

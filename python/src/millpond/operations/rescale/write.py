@@ -158,29 +158,29 @@ def clear(storage: Storage, journal: Journal, sink: Storage | None = None) -> bo
     # nothing more of ours was written.
     ours = entry == journal.offsets_crc32 or (entry is None and _was_begun(storage, journal))
     done = ours and log_crc32(storage, layout.commits_key(journal.batch)) is not None
-    # The query may have run on before that entry was written: then there is no more of ours, and
-    # files of these names may be the query's.
-    if ours and not done and not _ran_on(storage, journal.batch):
-        if journal.sink is not None:
-            # First: a query that ran now would believe that a batch whose number is in the
-            # sink's log is written.
-            take_back(sink if sink is not None else open_storage(journal.sink), journal.sink_sums)
-        if journal.format_before is not None:
-            storage.put_bytes(layout.FORMAT_KEY, journal.format_before)
-        if journal.left_out_before is not None:
-            put_log(
-                storage,
-                layout.offsets_key(journal.batch - 1),
-                journal.left_out_before,
-                if_absent=False,
-            )
-        storage.delete(journal.keys)
     if ours and not done:
-        storage.delete(
-            [layout.offsets_key(journal.batch), layout.crc_key(layout.offsets_key(journal.batch))]
-        )
+        # The query may have run on before that entry was written: then there is no more of ours,
+        # and files of these names may be the query's.
+        if not _ran_on(storage, journal.batch):
+            _take_back(storage, journal, sink)
+        entry_key = layout.offsets_key(journal.batch)
+        storage.delete([entry_key, layout.crc_key(entry_key)])
     storage.delete([layout.RESCALE_JOURNAL_KEY])
     return done
+
+
+def _take_back(storage: Storage, journal: Journal, sink: Storage | None) -> None:
+    """Take back all but the entry of the offset log. Args: as for `clear`."""
+    if journal.sink is not None:
+        # First: a query that ran now would believe that a batch whose number is in the sink's log
+        # is written.
+        take_back(sink if sink is not None else open_storage(journal.sink), journal.sink_sums)
+    if journal.format_before is not None:
+        storage.put_bytes(layout.FORMAT_KEY, journal.format_before)
+    if journal.left_out_before is not None:
+        key = layout.offsets_key(journal.batch - 1)
+        put_log(storage, key, journal.left_out_before, if_absent=False)
+    storage.delete(journal.keys)
 
 
 def _was_begun(storage: Storage, journal: Journal) -> bool:
