@@ -200,7 +200,8 @@ def take_over(
     Raises:
         InvalidInputError: NOT_A_CHECKPOINT; INVALID_ARGUMENT: its state is in itself;
             STATE_OWNED: the old place is still there; UNKNOWN_OPTION, INVALID_OPTION.
-        ConflictError: QUERY_RUNNING: on one of the two. UnavailableError: the storage fails.
+        ConflictError: QUERY_RUNNING, COMMAND_RUNNING: on one of the two.
+        UnavailableError: the storage fails.
     """
     settings = storage_settings(resolve(options or {}))
     return _owners.take_over(checkpoint, settings, even_if_there=even_if_there)

@@ -22,6 +22,8 @@ from millpond.operations.migrate import jvm, plan
 from millpond.operations.migrate.plan import HDFS, MILLPOND, PROVIDERS, ROCKSDB, Side
 from millpond.query.from_checkpoint import spark_image
 from millpond.query.image import Image
+from millpond.spark import heartbeats
+from millpond.spark.commands import at_work
 from millpond.storage import open_storage
 from tests.checkpoints import CheckpointBuilder
 from tests.row_checkpoints import RowsBuilder
@@ -161,6 +163,17 @@ def test_release_refuses_a_query_that_runs(tmp_path: Path) -> None:
         assert millpond.release(
             builder.root, tmp_path / "new", provider=ROCKSDB, new_query_id=trial, dry_run=True
         ).dry_run
+
+
+def test_release_says_which_a_command_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A rescale at work is no second query: there is nothing to make a trial of."""
+    monkeypatch.setattr(heartbeats, "_ENDING_S", 0.0)
+    builder = RowsBuilder(tmp_path / "old").build()
+    with at_work(builder.storage, "it", "rescale"), pytest.raises(MillpondError) as refused:
+        millpond.release(builder.root, tmp_path / "new", provider=ROCKSDB)
+    assert refused.value.kind is ErrorKind.COMMAND_RUNNING
+    assert "another command" in str(refused.value) and "Two queries" not in str(refused.value)
+    assert not (tmp_path / "new").exists()
 
 
 def test_bad_input(tmp_path: Path) -> None:

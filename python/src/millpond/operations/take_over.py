@@ -47,7 +47,7 @@ def take_over(
     Raises:
         InvalidInputError: NOT_A_CHECKPOINT; INVALID_ARGUMENT: its state is in itself; STATE_OWNED:
             the old owner is still there.
-        ConflictError: QUERY_RUNNING: a query runs on one of the two. UnavailableError: storage.
+        ConflictError: QUERY_RUNNING, COMMAND_RUNNING: on one of the two. UnavailableError: storage.
     """
     root = root_of(checkpoint)
     spark = open_storage(root, settings)

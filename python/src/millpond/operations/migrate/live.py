@@ -39,10 +39,14 @@ def read_logs(storage: Storage) -> Logs:
 
 
 def refuse_beating(storage: Storage, root: str) -> None:
-    """Raise ConflictError (QUERY_RUNNING) if a query with Millpond's state runs in `storage`."""
+    """Raise ConflictError if a query with Millpond's state runs in `storage` (QUERY_RUNNING), or a
+    command that changes it (COMMAND_RUNNING).
+    """
     try:
         refuse_running(storage, root)
     except ConflictError as e:
+        if e.kind is not ErrorKind.QUERY_RUNNING:
+            raise
         said = f"{e.message}. Two queries of one id would go on, and sinks take them for one"
         raise ConflictError(said, kind=ErrorKind.QUERY_RUNNING, hint=_HINT) from e
 

@@ -160,9 +160,9 @@ def release(
     Args:
         provider: `rocksdb` or `hdfs`.
         Others: as for `adopt`, from and to the other way round.
-    Raises: as `adopt`, but ConflictError: QUERY_RUNNING: the query runs, and neither `new_query_id`
-        nor `dry_run` is set; UnsupportedError: FOREIGN_CHECKPOINT; UNSUPPORTED: the state does not
-        fit into that store.
+    Raises: as `adopt`, but ConflictError: QUERY_RUNNING, COMMAND_RUNNING: the query runs, or a
+        command changes it, and neither `new_query_id` nor `dry_run` is set; UnsupportedError:
+        FOREIGN_CHECKPOINT; UNSUPPORTED: the state does not fit into that store.
     """
     if provider not in PROVIDERS:
         raise InvalidInputError(
