@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from millpond.spark.types import Array, Atom, Decimal, Map, SparkType, Struct, unique_names
+from millpond.spark.types import Array, Atom, Decimal, Map, SparkType, Struct
 
 _ATOMS: dict[str, Any] = {
     "boolean": pa.bool_(),
@@ -56,4 +56,4 @@ def struct_type(kind: Struct) -> Any:
 
 def arrow_names(kind: Struct) -> list[str]:
     """Return the names of a struct's columns. As `unique_names`."""
-    return unique_names(kind.names)
+    return kind.distinct_names

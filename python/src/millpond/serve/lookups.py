@@ -185,7 +185,7 @@ def tables(following: Following) -> dict[str, Any]:
                     "key": _columns(choice.schema.key),
                     "value": _columns(choice.schema.value),
                     "prefix": list(
-                        choice.schema.key.names[
+                        choice.schema.key.distinct_names[
                             : enough_columns(choice.name, choice.store, choice.schema)
                         ]
                     ),
@@ -198,13 +198,14 @@ def tables(following: Following) -> dict[str, Any]:
 
 
 def _columns(struct: Struct) -> list[dict[str, str]]:
-    return [{"name": field.name, "type": type_text(field.type)} for field in struct.fields]
+    columns = zip(struct.distinct_names, struct.fields, strict=True)
+    return [{"name": name, "type": type_text(field.type)} for name, field in columns]
 
 
 def _what_keys_are(reader: KeyReader) -> str:
     """Return a hint: the columns of the key, and an example."""
     key = reader.family.key
     shown = json.dumps(example(key), ensure_ascii=False)
-    first = key.names[: reader.enough]
+    first = key.distinct_names[: reader.enough]
     enough = f" The columns {', '.join(first)} alone will do." if first else ""
     return f"A key here is: {columns_text(key, {})}. For example {shown}.{enough}"

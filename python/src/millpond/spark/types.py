@@ -85,6 +85,11 @@ class Struct:
     def names(self) -> list[str]:
         return [field.name for field in self.fields]
 
+    @property
+    def distinct_names(self) -> list[str]:
+        """The names by which users see the columns, and name them. As `unique_names`."""
+        return unique_names(self.names)
+
 
 SparkType = Atom | Decimal | Array | Map | Struct
 

@@ -27,8 +27,8 @@ def leaves(key: Key, outer: str = "") -> Iterator[tuple[str, object]]:
 def rows_of_columns(columns: Struct, outer: str, given: Mapping[str, Any], count: int) -> Any:
     """Return a `pyarrow.StructArray` of `count` rows; None: a column is not given."""
     arrays = []
-    for field in columns.fields:
-        place = outer + field.name
+    for name, field in zip(columns.distinct_names, columns.fields, strict=True):
+        place = outer + name
         if place in given:
             arrays.append(given[place])
         elif isinstance(field.type, Struct):
@@ -44,8 +44,8 @@ def rows_of_columns(columns: Struct, outer: str, given: Mapping[str, Any], count
 
 def names_of(columns: Struct, outer: str = "") -> Iterator[str]:
     """Yield the names of columns; of a struct those of its columns."""
-    for field in columns.fields:
+    for name, field in zip(columns.distinct_names, columns.fields, strict=True):
         if isinstance(field.type, Struct):
-            yield from names_of(field.type, f"{outer}{field.name}.")
+            yield from names_of(field.type, f"{outer}{name}.")
         else:
-            yield f"{outer}{field.name}"
+            yield f"{outer}{name}"

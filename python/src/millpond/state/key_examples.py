@@ -22,7 +22,8 @@ _EXAMPLES = {
 def example(kind: SparkType) -> Any:
     """Return a value of a type as JSON has it."""
     if isinstance(kind, Struct):
-        return {field.name: example(field.type) for field in kind.fields}
+        fields = zip(kind.distinct_names, kind.fields, strict=True)
+        return {name: example(field.type) for name, field in fields}
     if isinstance(kind, Decimal):
         return "1"
     if isinstance(kind, Atom):
@@ -40,7 +41,8 @@ def columns_text(key: Struct, shown: Mapping[str, str]) -> str:
     Args:
         shown: names of columns for the user, by stored names.
     """
-    told = (f"{shown.get(f.name, f.name)} {type_text(f.type)}" for f in key.fields)
+    columns = zip(key.distinct_names, key.fields, strict=True)
+    told = (f"{shown.get(name, name)} {type_text(field.type)}" for name, field in columns)
     return ", ".join(told) or "no columns"
 
 
@@ -54,11 +56,11 @@ def key_hint(key: Struct, shown: Mapping[str, str]) -> str:
 
 
 def _leaves(columns: Struct, outer: str) -> Iterator[tuple[str, Any]]:
-    for field in columns.fields:
+    for name, field in zip(columns.distinct_names, columns.fields, strict=True):
         if isinstance(field.type, Struct):
-            yield from _leaves(field.type, f"{outer}{field.name}.")
+            yield from _leaves(field.type, f"{outer}{name}.")
         else:
-            yield f"{outer}{field.name}", example(field.type)
+            yield f"{outer}{name}", example(field.type)
 
 
 def _text(value: Any) -> str:

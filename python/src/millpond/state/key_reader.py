@@ -158,7 +158,7 @@ class KeyReader:
         Args:
             given: values by place.
         """
-        number = self._selection.schema.key.names[-1]
+        number = self._selection.schema.key.distinct_names[-1]
         without = [n for n, key in enumerate(given) if number not in key]
         counts = dict(zip(without, self._rows_of([given[n] for n in without]), strict=True))
         if limit is not None and sum(counts.values()) > limit:
@@ -353,7 +353,7 @@ class KeyReader:
     def _places(self, key: Key) -> dict[str, Any]:
         """Return the values of a key by place: the stored name of a column, nested with dots."""
         given = {}
-        columns = {field.name for field in self._selection.schema.key.fields}
+        columns = set(self._selection.schema.key.distinct_names)
         for name, value in leaves(key):
             top, dot, rest = name.partition(".")
             if top not in columns:  # a stored name, or one for the user

@@ -92,4 +92,5 @@ def list_state(
 
 
 def _columns(struct: Struct, names: dict[str, str]) -> dict[str, str]:
-    return {names.get(field.name, field.name): type_text(field.type) for field in struct.fields}
+    columns = zip(struct.distinct_names, struct.fields, strict=True)
+    return {names.get(name, name): type_text(field.type) for name, field in columns}

@@ -316,7 +316,7 @@ def key_value(schema: Struct, name: str, value: object, shown: Mapping[str, str]
         for part in name.split("."):
             number = kind.get_field_index(part) if pa.types.is_struct(kind) else -1
             if number < 0:
-                there = ", ".join(shown.get(n, n) for n in schema.names) or "none"
+                there = ", ".join(shown.get(n, n) for n in schema.distinct_names) or "none"
                 raise InvalidInputError(
                     f"no key column {name!r}; there are: {there}",
                     kind=ErrorKind.INVALID_ARGUMENT,

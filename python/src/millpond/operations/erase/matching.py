@@ -91,7 +91,7 @@ class Matcher:
         if place not in self._scalars:
             found = []
             for (number, rest), value in self._wanted.items():
-                name = ".".join((kind.fields[number].name, *rest))
+                name = ".".join((kind.distinct_names[number], *rest))
                 found.append((name.split("."), key_value(kind, name, value, {})))
             self._scalars[place] = found
         return self._scalars[place]
@@ -106,16 +106,16 @@ class Matcher:
                 continue
             empty = pa.array([], struct_type(schema.key))
             kind = partition_columns(empty, schema.key, rule)[1]
-            names = shown.get(place, {})
-            numbers = {names.get(field.name, field.name): n for n, field in enumerate(kind.fields)}
-            numbers = {field.name: n for n, field in enumerate(kind.fields)} | numbers
-            offered = offered or [names.get(field.name, field.name) for field in kind.fields]
+            names, columns = shown.get(place, {}), kind.distinct_names
+            numbers = {column: n for n, column in enumerate(columns)}
+            numbers |= {names.get(column, column): n for n, column in enumerate(columns)}
+            offered = offered or [names.get(column, column) for column in columns]
             split = [(name.partition("."), value) for name, value in leaves(key)]
             if not split or any(name[0] not in numbers for name, _ in split):
                 continue
             wanted = {}
             for (top, dot, rest), value in split:
-                stored = kind.fields[numbers[top]].name + dot + rest
+                stored = columns[numbers[top]] + dot + rest
                 key_value(kind, stored, value, names)  # raises if it is of another type
                 wanted[numbers[top], tuple(rest.split(".")) if rest else ()] = value
             return wanted
