@@ -15,9 +15,10 @@ from millpond.errors import (
     error,
 )
 from millpond.format import layout
-from millpond.format.format_file import encode_format
+from millpond.format.format_file import decode_format, encode_format
 from millpond.format.manifest import Manifest
 from millpond.model.ids import StoreId, VersionId
+from millpond.model.key_groups import KeyGroups
 from millpond.query.bulk import check_files
 from millpond.query.expected import check_ids, check_written_for, operators_at, stores_of
 from millpond.query.image import Image, OperatorImage, StoredFile, StoreImage
@@ -43,7 +44,7 @@ def look(storage: Storage, found: Survey, checkpoint: str, batch: int | None = N
     Raises:
         InvalidInputError: PARTITIONS_CHANGED.
         UnsupportedError: FORMAT_TOO_NEW.
-        ConflictError: RESCALE_UNFINISHED.
+        ConflictError: RESCALE_UNFINISHED, ERASE_UNFINISHED.
         NotFoundError: BATCH_NOT_COMMITTED, VERSION_EXPIRED, CHANGELOG_MISSING, SST_MISSING.
         FormatError: a file that is needed is damaged.
     """
@@ -73,12 +74,15 @@ def spark_image(
     Raises: as `look` and `survey`, but nothing about the files of stores.
     """
     found = survey(storage, checkpoint, foreign=True, erasing=erasing)
-    return _SparkReader(storage, found, checkpoint).read(batch)
+    return _SparkReader(storage, found, checkpoint, erasing=erasing).read(batch)
 
 
 class _Reader:
-    def __init__(self, storage: Storage, found: Survey, checkpoint: str) -> None:
+    def __init__(
+        self, storage: Storage, found: Survey, checkpoint: str, *, erasing: bool = False
+    ) -> None:
         self.storage, self.found, self.checkpoint = storage, found, checkpoint
+        self.erasing = erasing
         self.texts: dict[str, bytes] = {}
         self.files: dict[str, StoredFile] = {}
         self.plans: dict[StoreId, tuple[StoreFiles, RestorePlan]] = {}
@@ -111,12 +115,7 @@ class _Reader:
             if number >= 0:
                 self._optional(layout.offsets_key(number))
         self._optional(layout.QUERY_METADATA_KEY)
-        self._optional(layout.FORMAT_KEY)
-        # Later rescales are none of the image's: a query that is made of it has its own versions.
-        then = found.format.as_of(version) if found.format is not None else None
-        if then is not None and then != found.format:
-            self.texts[layout.FORMAT_KEY] = encode_format(then)
-        groups = then.key_groups if then is not None else None
+        groups = self._key_groups(version)
         self._sources(planned or offsets)
         operators = tuple(self._operators(spark, version, offsets))
         check_files(self.storage, self.files.values(), self.found.sizes(), self.ended)
@@ -230,6 +229,23 @@ class _Reader:
             self._text(key)
         except NotFoundError:
             return
+
+    def _key_groups(self, version: int) -> KeyGroups | None:
+        """Take `millpond/format.json` as it was when `version` was the newest, and return its key
+        groups; None: there is no such file.
+
+        Later rescales are none of the image's: a query that is made of it has its own versions.
+        What the survey saw does not count: a rescale or an erasure may have begun since.
+        """
+        self._optional(layout.FORMAT_KEY)
+        text = self.texts.get(layout.FORMAT_KEY)
+        if text is None:
+            return None
+        now = decode_format(text, erasing=self.erasing)
+        then = now.as_of(version)
+        if then != now:
+            self.texts[layout.FORMAT_KEY] = encode_format(then)
+        return then.key_groups
 
     def _sources(self, offsets: OffsetEntry) -> None:
         """Take what sources remember; of a file source's log, the part up to the offsets."""

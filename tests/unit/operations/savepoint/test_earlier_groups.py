@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 import millpond
 from millpond import savepoint
+from millpond.errors import ConflictError, ErrorKind
 from millpond.format import layout
-from millpond.format.format_file import decode_format
+from millpond.format.format_file import decode_format, encode_format
 from millpond.model.key_groups import KeyGroups
+from millpond.query.from_checkpoint import look
+from millpond.query.survey import survey
 from millpond.storage import LocalStorage
 from tests.row_checkpoints import RowsBuilder
 
@@ -26,3 +31,25 @@ def test_key_groups_that_came_and_went(tmp_path: Path) -> None:
         text = LocalStorage(str(tmp_path / place)).read(layout.FORMAT_KEY)
         forked = decode_format(text)
         assert {forked.key_groups_at(v) for v in range(1, 20)} == {KeyGroups(16, 2)}, place
+
+
+def test_a_rescale_between_two_looks(tmp_path: Path) -> None:
+    """A savepoint is made while a rescale rehashes. It looks before, and reads files after it."""
+    built = RowsBuilder(tmp_path / "query", spark_format=2).build()
+    found = survey(built.storage, "query")
+    millpond.rescale(built.root, 3)
+    image = look(built.storage, found, "query")
+    assert image.batch == 5 and image.partitions == 2
+    kept = decode_format(image.texts[layout.FORMAT_KEY])
+    assert kept.key_groups == KeyGroups(16, 2) and not kept.earlier
+    assert (image.max_parallelism, image.key_group_base) == (16, 2)
+
+
+def test_an_erasure_between_two_looks(tmp_path: Path) -> None:
+    built = RowsBuilder(tmp_path / "query", spark_format=2).build()
+    found = survey(built.storage, "query")
+    value = decode_format(built.storage.read(layout.FORMAT_KEY))
+    built.storage.put_bytes(layout.FORMAT_KEY, encode_format(value, erasing=True))
+    with pytest.raises(ConflictError) as caught:
+        look(built.storage, found, "query")
+    assert caught.value.kind is ErrorKind.ERASE_UNFINISHED
