@@ -19,6 +19,8 @@ from millpond.format.manifest import encode_manifest
 from millpond.model.ids import StoreId, VersionId
 from millpond.model.json_fields import ColumnFamily
 from millpond.operations.inspect import overview, verify
+from millpond.operations.inspect.store_check import verify_store
+from millpond.operations.inspect.verify import verify_logs
 from millpond.storage import LocalStorage, MemoryStorage, ObjectInfo
 from tests.checkpoints import CheckpointBuilder, state_schema, version_id
 from tests.examples import changelog_bytes
@@ -379,3 +381,31 @@ def test_manifest_of_another_operator(built: CheckpointBuilder) -> None:
     manifest = replace(built.manifests[P0][1], store=StoreId(1, 0))
     built.storage.put_bytes(manifest_key(built, P0, 5), encode_manifest(manifest))
     assert problems(built) == {("MANIFEST_DAMAGED", manifest_key(built, P0, 5))}
+
+
+def test_batches_that_expire_meanwhile_are_no_problem(tmp_path: Path) -> None:
+    """A store is checked long after Spark's logs were read: its query has gone on."""
+    for spark_format in (1, 2):
+        built = CheckpointBuilder(tmp_path / str(spark_format), spark_format=spark_format)
+        built.build(batches=12, snapshots=(3, 6, 9))
+        hidden = {
+            key: built.storage.read(key)
+            for batch in range(7, 12)
+            for key in (layout.offsets_key(batch), layout.commits_key(batch))
+        }
+        built.storage.delete(hidden)
+        found, wrong = verify_logs(built.storage, "name")
+        assert wrong == []
+        for key, text in hidden.items():
+            built.storage.put_bytes(key, text)
+        gone = [manifest_key(built, P0, 3), manifest_key(built, P0, 6)]
+        gone += [changelog_key(built, P0, version) for version in range(1, 10)]
+        built.storage.delete(gone)
+        # The log goes back one batch further than the state.
+        old = [name(n) for n in range(7) for name in (layout.offsets_key, layout.commits_key)]
+        built.storage.delete(old)
+        checked, wrong = verify_store(built.storage, found, P0)
+        assert (checked.manifests, wrong) == (1, [])
+        # What the log has now must be there.
+        built.storage.delete([manifest_key(built, P0, 9)])
+        assert {p.kind for p in verify(built.storage, "name").problems} == {"CHANGELOG_MISSING"}

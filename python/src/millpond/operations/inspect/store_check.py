@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import io
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from typing import BinaryIO
@@ -30,6 +30,7 @@ from millpond.operations.inspect.logs import Problem, problem_of
 from millpond.operations.inspect.sources import problems_of_sources
 from millpond.query.expected import check_written_for
 from millpond.query.survey import Survey
+from millpond.spark.metadata import logged_batches
 from millpond.storage import Storage
 from millpond.store.files import Listing, StoreFiles
 from millpond.store.restore.execute import Fetching, lay_out
@@ -291,6 +292,8 @@ class _StoreCheck:
             except MillpondError as e:
                 if e.kind is ErrorKind.OBJECT_NOT_FOUND and not self.last:
                     raise _Vanished from e
+                if self._expired_meanwhile(target.version):
+                    continue
                 self.problems.append(
                     Problem(
                         kind=e.kind.value,
@@ -304,6 +307,12 @@ class _StoreCheck:
                 )
             else:
                 self.read["versions"] += 1
+
+    def _expired_meanwhile(self, version: int) -> bool:
+        """Whether a version has expired since Spark's logs were read: its query runs."""
+        before = self.found.spark.commit_batches if self.found.spark is not None else ()
+        now = logged_batches(self.storage, layout.COMMITS_DIR)
+        return bool(before and now) and now[0] > before[0] and version < _surely_kept(now)
 
     def _check_partitions(self, target: VersionId, plan: RestorePlan) -> None:
         batch, operator = target.version - 1, self.store.operator
@@ -340,7 +349,7 @@ class _StoreCheck:
         # oldest snapshot was lost.
         oldest = min(snapshots, default=1)
         if len(committed) > 2:
-            sure = committed[2] + 1
+            sure = _surely_kept(committed)
             removed = not manifests and not self._was_there(committed[-1] + 1)
             oldest = sure if removed else min(oldest, sure)
         if committed:
@@ -366,6 +375,11 @@ class _StoreCheck:
             if batch + 1 >= oldest and id is not None:
                 targets.append(VersionId(batch + 1, id))
         return targets
+
+
+def _surely_kept(committed: Sequence[int]) -> int:
+    """Return the oldest version that must be there, by the batches of the commit log, ascending."""
+    return committed[min(2, len(committed) - 1)] + 1
 
 
 def _name(key: str) -> str:
