@@ -18,7 +18,7 @@ import millpond
 from millpond.cli.main import main
 from millpond.errors import ErrorKind, FormatError, InternalError, MillpondError, UnsupportedError
 from millpond.format import layout
-from millpond.operations.migrate import jvm, plan
+from millpond.operations.migrate import jvm, migrate, plan
 from millpond.operations.migrate.plan import HDFS, MILLPOND, PROVIDERS, ROCKSDB, Side
 from millpond.query.from_checkpoint import spark_image
 from millpond.query.image import Image
@@ -146,6 +146,27 @@ def test_what_cannot_be_adopted(tmp_path: Path, provider: str, kind: ErrorKind, 
         millpond.adopt(builder.root, tmp_path / "new")
     assert error.value.kind is kind
     assert tree(tmp_path) == before
+
+
+def test_adopt_notices_a_batch_that_comes_while_it_reads_the_logs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder = foreign(tmp_path / "old")
+
+    def read(*given: Any) -> Image:
+        image = spark_image(*given)
+        for key in (layout.offsets_key, layout.commits_key):
+            builder.storage.put_bytes(key(4), builder.storage.read(key(3)))
+        return image
+
+    monkeypatch.setattr(migrate, "spark_image", read)
+    monkeypatch.setattr(migrate, "running_class", lambda name: None)
+    monkeypatch.setattr(migrate, "command", lambda *given: ["copier"])
+    monkeypatch.setattr(jvm, "answers", lambda *given: iter(()))
+    with pytest.raises(MillpondError) as refused:
+        millpond.adopt(builder.root, tmp_path / "new")
+    assert refused.value.kind is ErrorKind.QUERY_RUNNING
+    assert not (tmp_path / "new").exists()
 
 
 def test_release_refuses_a_query_that_runs(tmp_path: Path) -> None:

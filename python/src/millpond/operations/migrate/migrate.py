@@ -105,6 +105,7 @@ def adopt(
     """
     origin, new_root = origin_and_new(checkpoint, new_checkpoint)
     source = open_storage(origin)
+    logs = live.read_logs(source)  # first: a batch that comes while the image is read counts
     image = spark_image(source, origin, batch)
     if image.provider == MILLPOND:
         raise InvalidInputError(
@@ -123,7 +124,6 @@ def adopt(
     options = {f"{PREFIX}maxParallelism": groups} if groups is not None else {}
     before = Side(provider=image.provider, root=origin, conf={})
     after = Side(provider=MILLPOND, root=new_root, conf={**options, **_agent()})
-    logs = live.read_logs(source)
 
     def check() -> None:
         live.refuse_moved(source, origin, logs)
