@@ -16,7 +16,7 @@ import pytest
 
 from millpond.errors import ErrorKind, InvalidInputError
 from millpond.rows.encode import conform
-from millpond.rows.far_times import readable
+from millpond.rows.readable import readable
 from millpond.spark.types import Array, Atom, Field, Map, Struct
 from millpond.spark.types import Decimal as Number
 from millpond.state import writing

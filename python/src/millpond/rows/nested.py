@@ -138,20 +138,23 @@ def _leaf(array: Any, target: Any, name: str) -> Any:
 
 
 def mapped(array: Any, change: Callable[[Any], Any]) -> Any:
-    """Apply `change` to each inner array that is not nested, and return the whole."""
+    """Apply `change` to each inner array that is not nested, and return the whole.
+
+    Args:
+        change: returns the very array that it is given if nothing is to change.
+    """
     kind = array.type
     if pa.types.is_struct(kind):
-        columns = [
-            mapped(column, change) for column in (array.field(i) for i in range(kind.num_fields))
-        ]
-        if all(column.type.equals(field.type) for column, field in zip(columns, kind, strict=True)):
+        before = [array.field(i) for i in range(kind.num_fields)]
+        columns = [mapped(column, change) for column in before]
+        if all(now is then for now, then in zip(columns, before, strict=True)):
             return array
         fields = [pa.field(f.name, c.type) for f, c in zip(kind, columns, strict=True)]
         return pa.StructArray.from_arrays(columns, fields=fields, mask=_mask(array))
     if pa.types.is_map(kind):
         offsets, keys, items = _entries(array)
         new_keys, new_items = mapped(keys, change), mapped(items, change)
-        if new_keys.type.equals(keys.type) and new_items.type.equals(items.type):
+        if new_keys is keys and new_items is items:
             return array
         return pa.MapArray.from_arrays(
             offsets,
@@ -163,7 +166,7 @@ def mapped(array: Any, change: Callable[[Any], Any]) -> Any:
     if _is_list(kind):
         values = array.flatten()
         changed = mapped(values, change)
-        if changed.type.equals(values.type):
+        if changed is values:
             return array
         return pa.ListArray.from_arrays(_offsets(array), changed, mask=_mask(array))
     return change(array)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from millpond.model.json_fields import ColumnFamily
 from millpond.query.image import Image, operator_info
 from millpond.query.row_source import RowSource
-from millpond.rows.far_times import readable
+from millpond.rows.readable import readable
 from millpond.spark.state_schemas import FamilySchema
 from millpond.state.codec import check_supported, decode_keys, decode_lists, decode_values
 from millpond.state.selection import family_schemas

@@ -18,6 +18,7 @@ from millpond.errors import (
 from millpond.format import layout
 from millpond.query.from_checkpoint import look
 from millpond.query.survey import survey
+from millpond.rows.readable import readable_rows
 from millpond.spark.metadata import logged_batches
 from millpond.state.key_reader import KeyReader
 from millpond.state.lookups import Change, Key, KeyHistory
@@ -163,5 +164,5 @@ def _reader(opened: Opened, wanted: Wanted) -> Iterator[KeyReader]:
 
 def _rows(reader: KeyReader, key: Key) -> list[dict[str, Any]]:
     """Return the rows of the key, without their partition: a rescale changes that one."""
-    rows: list[dict[str, Any]] = reader.table([key]).to_pylist(maps_as_pydicts=None)
+    rows = readable_rows(reader.table([key]).to_batches())
     return [{"key": row["key"], "value": row["value"]} for row in rows]

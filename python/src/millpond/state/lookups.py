@@ -81,7 +81,9 @@ class Lookup:
     def get(self, key: Key) -> list[dict[str, Any]]:
         """Return the rows of a key, each with `partition`, `key` and `value`.
 
-        A key with a list of values has a row for each. No row: the state has no such key.
+        A key with a list of values has a row for each. No row: the state has no such key. A time
+        that Python has no value for, and a text that is no UTF-8, is as `millpond state get` shows
+        it.
 
         Args:
             key: all columns of the key. Where keys are sorted by their first columns (entries of a
@@ -91,8 +93,9 @@ class Lookup:
         Raises: InvalidInputError: INVALID_ARGUMENT: a column is missing or unknown, or a value is
             of another type. Others: as `millpond.read_state`.
         """
-        rows: list[dict[str, Any]] = self.table([key]).to_pylist(maps_as_pydicts=None)
-        return rows
+        from millpond.rows.readable import readable_rows  # start-up time: pyarrow
+
+        return readable_rows(self.table([key]).to_batches())
 
     def table(self, keys: Sequence[Key]) -> Any:
         """Return the rows of several keys as a `pyarrow.Table`, in the order of `keys`.

@@ -16,7 +16,7 @@ from typing import Any, Protocol, TextIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from millpond.rows.far_times import readable
+from millpond.rows.readable import readable_batch, readable_rows
 
 
 def flat_columns(batch: Any) -> list[tuple[str, Any]]:
@@ -79,9 +79,7 @@ def write_json(batches: Iterable[Any], out: TextIO) -> int:
 
 def json_rows(batches: Iterable[Any]) -> list[dict[str, Any]]:
     """Return the rows as JSON has them."""
-    return [
-        plain(row) for batch in batches for row in _readable(batch).to_pylist(maps_as_pydicts=None)
-    ]
+    return [plain(row) for row in readable_rows(batches)]
 
 
 def write_csv(schema: Any, batches: Iterable[Any], out: TextIO) -> int:
@@ -91,7 +89,7 @@ def write_csv(schema: Any, batches: Iterable[Any], out: TextIO) -> int:
     count = 0
     for batch in batches:
         for row in zip(
-            *(column.to_pylist() for _, column in flat_columns(_readable(batch))), strict=True
+            *(column.to_pylist() for _, column in flat_columns(readable_batch(batch))), strict=True
         ):
             writer.writerow([cell(value) for value in row])
             count += 1
@@ -117,7 +115,7 @@ def write_table(schema: Any, batches: Iterable[Any], table: Table) -> int:
     numbers = [i for i, (_, c) in enumerate(flat_columns(_empty(schema))) if _is_number(c.type)]
     rows: list[list[str]] = []
     for batch in batches:
-        columns = [column.to_pylist() for _, column in flat_columns(_readable(batch))]
+        columns = [column.to_pylist() for _, column in flat_columns(readable_batch(batch))]
         rows += [
             [cell(value).replace("\n", "\\n") for value in row]
             for row in zip(*columns, strict=True)
@@ -147,12 +145,6 @@ def limited(batches: Iterable[Any], limit: int | None) -> Iterable[Any]:
             return
         limit -= batch.num_rows
         yield batch
-
-
-def _readable(batch: Any) -> Any:
-    return pa.RecordBatch.from_arrays(
-        [readable(column) for column in batch.columns], names=batch.schema.names
-    )
 
 
 def _empty(schema: Any) -> Any:

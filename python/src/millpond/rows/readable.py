@@ -1,10 +1,13 @@
-"""Writes dates and times outside of the years 1 to 9999 as ISO 8601: Python's types end there.
+"""Makes texts of values that Python's types cannot hold.
 
-Needs the extra `tools`.
+Dates and times outside of the years 1 to 9999 become ISO 8601. In a text that is no UTF-8, as Spark
+makes one when it casts any bytes to a string, each byte that does not fit becomes `\\xff`. Needs
+the extra `tools`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -21,7 +24,37 @@ def readable(array: Any) -> Any:
 
     If one value of a column of dates or times is out of Python's range, the whole column is text.
     """
-    return mapped(array, _text_if_far)
+    return mapped(array, _readable)
+
+
+def readable_rows(batches: Iterable[Any]) -> list[dict[str, Any]]:
+    """Return the rows of `pyarrow.RecordBatch`es as values that Python can hold."""
+    rows: list[dict[str, Any]] = []
+    for batch in batches:
+        rows += readable_batch(batch).to_pylist(maps_as_pydicts=None)
+    return rows
+
+
+def readable_batch(batch: Any) -> Any:
+    """Return a `pyarrow.RecordBatch` whose values Python can hold. As `readable`."""
+    columns = [readable(column) for column in batch.columns]
+    return pa.RecordBatch.from_arrays(columns, names=batch.schema.names)
+
+
+def _readable(array: Any) -> Any:
+    return _with_bytes_told(array) if pa.types.is_string(array.type) else _text_if_far(array)
+
+
+def _with_bytes_told(array: Any) -> Any:
+    try:
+        array.validate(full=True)
+    except pa.ArrowInvalid:
+        found = array.view(pa.binary()).to_pylist()
+        texts = [
+            None if text is None else text.decode("utf-8", "backslashreplace") for text in found
+        ]
+        return pa.array(texts, pa.string())
+    return array
 
 
 def _text_if_far(array: Any) -> Any:
