@@ -92,6 +92,19 @@ def test_a_command_that_stood_still_notices(
         assert lost.value.kind is ErrorKind.COMMAND_RUNNING
 
 
+@pytest.mark.skipif(not hasattr(time, "CLOCK_BOOTTIME"), reason="only Linux has this clock")
+def test_a_laptop_that_slept_counts_as_time(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`time.monotonic` stands still meanwhile."""
+    real = time.clock_gettime
+    with at_work(storage, "it", "first") as hold:
+        storage.delete(_beats(storage))
+        monkeypatch.setattr(time, "clock_gettime", lambda clock: real(clock) + 3600)
+        with pytest.raises(ConflictError, match="another one took over"):
+            hold.check()
+
+
 def test_its_heartbeat_is_renewed_and_not_brought_back(
     storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -55,9 +55,9 @@ class Hold:
 
         To be called before each change. Reads the file at most once a second.
         """
-        if not self._is_held or time.monotonic() - self._checked < _CHECK_S:
+        now = _now_s()
+        if not self._is_held or now - self._checked < _CHECK_S:
             return
-        now = time.monotonic()
         if not is_there(self.storage, self._key):
             raise ConflictError(
                 f"{self.root}: this command stood still, and another one took over",
@@ -75,7 +75,7 @@ class Hold:
             for info in list(self.storage.list(layout.RUNNING_PREFIX + layout.COMMAND_PREFIX))
             if info.key != self._key
         )
-        self._checked = time.monotonic()
+        self._checked = _now_s()
         self._is_held = True
         self._thread.start()
 
@@ -101,6 +101,14 @@ class Hold:
                 self._write()
             except MillpondError as e:
                 log.warning("%s: the heartbeat of this command: %s", self.root, e)
+
+
+def _now_s() -> float:
+    """Return the seconds of a clock that goes on while the machine sleeps: other commands count
+    that time. On Linux the monotonic clock stands still.
+    """
+    clock = getattr(time, "CLOCK_BOOTTIME", None)
+    return time.monotonic() if clock is None else time.clock_gettime(clock)
 
 
 @contextmanager
