@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,8 @@ import pytest
 
 from millpond import savepoint
 from millpond.errors import InvalidInputError
+from millpond.operations.savepoint import retention
+from millpond.operations.savepoint.manage import SavepointList, savepoints_of
 from tests.row_checkpoints import RowsBuilder
 
 _COMMAND = re.compile(r"millpond savepoint create /data/\S+ /data/\S+ --keep 7")
@@ -64,6 +67,26 @@ def test_a_failed_run_deletes_nothing(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="cannot be had"):
         savepoint.create(job.root, tmp_path / "saves", keep=1)
     assert savepoint.verify(kept).ok
+
+
+@pytest.mark.parametrize("gone", ["before", "half"])
+def test_two_runs_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone: str) -> None:
+    """Both mean to delete the same savepoint; the other run is a moment earlier."""
+    job = RowsBuilder(tmp_path / "job").build()
+    first = savepoint.create(job.root, tmp_path / "saves", keep=1).savepoint
+
+    def looks(directory: str) -> SavepointList:
+        found = savepoints_of(directory)
+        if gone == "before":
+            shutil.rmtree(first)
+        else:
+            (Path(first) / "savepoint.json").unlink()
+        return found
+
+    monkeypatch.setattr(retention, "savepoints_of", looks)
+    report = savepoint.create(job.root, tmp_path / "saves", keep=1)
+    assert savepoint.verify(report.savepoint).ok
+    assert report.deleted == ()
 
 
 def test_the_directory_as_a_uri(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import datetime as dt
 import re
 from collections.abc import Sequence
 
-from millpond.errors import InvalidInputError
+from millpond.errors import ErrorKind, InvalidInputError, MillpondError
 from millpond.operations.savepoint.manage import SavepointView, delete, savepoints_of
 from millpond.storage import LocalStorage, open_storage, root_of
 
@@ -35,7 +35,8 @@ def new_name(directory: str, now_ms: int) -> str:
 def remove_older(
     directory: str, query_id: str | None, keep: int, *, planned: str, dry_run: bool
 ) -> tuple[str, ...]:
-    """Delete the oldest savepoints of a query in `directory` until `keep` are left. Return them.
+    """Delete the oldest savepoints of a query in `directory` until `keep` are left. Return them,
+    without those that another run deleted first.
 
     Args:
         planned: the new savepoint. It counts, also in a dry run, which makes none.
@@ -44,10 +45,16 @@ def remove_older(
     storage = open_storage(root_of(directory))
     if isinstance(storage, LocalStorage) and next(storage.list(""), None) is None:
         return ()
-    gone = too_many(savepoints_of(directory).savepoints, query_id, keep, planned)
-    for savepoint in gone:
-        delete(savepoint, dry_run=dry_run)
-    return gone
+    gone = []
+    for savepoint in too_many(savepoints_of(directory).savepoints, query_id, keep, planned):
+        try:
+            delete(savepoint, dry_run=dry_run)
+        except MillpondError as e:
+            if e.kind not in (ErrorKind.NOT_A_SAVEPOINT, ErrorKind.OBJECT_NOT_FOUND):
+                raise
+            continue  # another run was first
+        gone.append(savepoint)
+    return tuple(gone)
 
 
 def too_many(
