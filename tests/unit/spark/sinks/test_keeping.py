@@ -262,6 +262,44 @@ def test_a_fork_that_fails_leaves_no_log(built: CheckpointBuilder, tmp_path: Pat
     refused(lambda: savepoint.fork(built.root, tmp_path / "newest", file_sink=out))
 
 
+def _log(out: Path) -> list[str]:
+    return sorted(path.name for path in out.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("ends", ["well", "killed"])
+def test_two_forks_to_one_sink_at_once(built: CheckpointBuilder, tmp_path: Path, ends: str) -> None:
+    """The second is done while the first copies: the log is its own."""
+    out, done = tmp_path / "out", list[savepoint.RestoreReport]()
+
+    def copying(at: int, total: int) -> None:
+        if not done:
+            done.append(savepoint.fork(built.root, tmp_path / "second", file_sink=out))
+            if ends == "killed":
+                raise KeyboardInterrupt
+
+    with pytest.raises((MillpondError, KeyboardInterrupt)) as caught:
+        savepoint.fork(built.root, tmp_path / "first", file_sink=out, progress=copying)
+    if ends == "well":
+        assert isinstance(caught.value, MillpondError)
+        assert caught.value.kind is ErrorKind.FILE_SINK_MISMATCH
+    assert _log(out) == ["0", "1", "2", "3", "4", "5"]
+    assert (tmp_path / "second").exists() and not (tmp_path / "first").exists()
+
+
+def test_a_sink_in_the_new_checkpoint(built: CheckpointBuilder, tmp_path: Path) -> None:
+    for sink in ("new", "new/out"):
+        for dry_run in (False, True):
+            e = refused(
+                lambda at=tmp_path / sink, dry=dry_run: savepoint.fork(
+                    built.root, tmp_path / "new", file_sink=at, dry_run=dry
+                )
+            )
+            assert e.kind is ErrorKind.TARGET_NOT_EMPTY and "file sink" in str(e)
+    assert not (tmp_path / "new").exists()
+    report = savepoint.fork(built.root, tmp_path / "out/_checkpoint", file_sink=tmp_path / "out")
+    assert report.file_sink == str(tmp_path / "out")
+
+
 def test_the_command_says_it(
     built: CheckpointBuilder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -60,6 +60,7 @@ def write_image(
     verify: bool,
     damaged: Callable[[str], MillpondError],
     progress: Progress | None = None,
+    before_texts: Callable[[], object] | None = None,
 ) -> Written:
     """Write everything that `image` names.
 
@@ -68,6 +69,7 @@ def write_image(
             place.
         verify: check the sums of shared files too. Copies are always checked.
         damaged: makes the error for a file that differs from what the image says.
+        before_texts: called when all large files are there. What is left takes a moment.
     Raises: NotFoundError: a file of the source is gone. UnavailableError. What `damaged` makes.
         InternalError: the image names a file that is no part of an image.
     """
@@ -96,6 +98,8 @@ def write_image(
                 written.bytes_written += done.entry.size_bytes
             if progress is not None:
                 progress(written.bytes_written + written.bytes_copied + written.bytes_linked, total)
+    if before_texts is not None:
+        before_texts()
     for key in _in_order(image.texts):
         text = image.texts[key]
         target.storage.put_bytes(key, text, if_absent=True)

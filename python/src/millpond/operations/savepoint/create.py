@@ -195,6 +195,16 @@ def check_apart(origin: str, new_root: str) -> None:
             )
 
 
+def check_sink_apart(sink: str, new_root: str) -> None:
+    """Raise InvalidInputError (TARGET_NOT_EMPTY) if the file sink `sink` lies in `new_root`."""
+    if _name(sink).startswith(_name(new_root)):
+        raise InvalidInputError(
+            f"the file sink {sink} lies in the new Spark checkpoint {new_root}",
+            kind=ErrorKind.TARGET_NOT_EMPTY,
+            hint="Name a directory outside of it for one of them.",
+        )
+
+
 def _name(root: str) -> str:
     return canonical(real_root(root)).rstrip("/") + "/"
 

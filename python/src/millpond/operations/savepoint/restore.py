@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import uuid
 from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -20,6 +20,7 @@ from millpond.operations.repartition.pipeline import write_changelogs
 from millpond.operations.repartition.plan import plan_partitions, repartitioned
 from millpond.operations.savepoint.create import (
     check_apart,
+    check_sink_apart,
     of_newest_look,
     origin_and_new,
     pin_of,
@@ -377,6 +378,8 @@ def _write(
         same_query=changes.keep_query_id,
         settings=StorageSettings(),
     )
+    if sink.root is not None:
+        check_sink_apart(sink.root, new_root)
     warnings = (
         *sink.warnings,
         *initial_state_warnings(new_operators),
@@ -389,7 +392,9 @@ def _write(
     if state is not None:
         check_apart(origin.root, state)
     if not dry_run:
-        with pin, sink.writing(), building(new_root, state) as target:
+        # The entries of the sink's log come late: by then this command hardly fails, and takes none
+        # back on which another one relies.
+        with pin, ExitStack() as until_end, building(new_root, state) as target:
             if new is not None:
                 state_bytes = write_changelogs(
                     origin, new, numbers, source, target, spark=spark, progress=progress
@@ -404,6 +409,7 @@ def _write(
                 verify=of_savepoint,
                 damaged=damaged if of_savepoint else damaged_state,
                 progress=progress,
+                before_texts=lambda: until_end.enter_context(sink.writing()),
             )
     return RestoreReport(
         origin=origin.root,

@@ -12,7 +12,13 @@ from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
-from millpond.errors import ErrorKind, InvalidInputError, NotFoundError, UnsupportedError
+from millpond.errors import (
+    ConflictError,
+    ErrorKind,
+    InvalidInputError,
+    NotFoundError,
+    UnsupportedError,
+)
 from millpond.format import layout, roots
 from millpond.spark.log_files import log_crc32, put_log
 from millpond.spark.sinks.file_log import (
@@ -72,15 +78,24 @@ class SinkPlan:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """Write the entries; delete them again if the block fails."""
+        """Write the entries; delete them again if the block fails.
+
+        Raises: InvalidInputError: FILE_SINK_MISMATCH: somebody else has written there since the
+            plan was made. What that one wrote stays.
+        """
         if self.entries is None:
             yield
             return
+        written: dict[str, int] = {}
         try:
-            self.entries.write()
+            for key, content in self.entries.files.items():
+                put_log(self.entries.storage, key, content)
+                written[key] = zlib.crc32(content)
             yield
-        except BaseException:
-            take_back(self.entries.storage, self.entries.sums())
+        except BaseException as e:
+            take_back(self.entries.storage, written)
+            if isinstance(e, ConflictError) and len(written) < len(self.entries.files):
+                raise _taken(self.entries.root, "got the log of another query meanwhile") from e
             raise
 
 
