@@ -13,6 +13,7 @@ import pytest
 
 from millpond import savepoint
 from millpond.errors import InvalidInputError
+from millpond.local.scratch import lock
 from millpond.operations.savepoint import retention
 from millpond.operations.savepoint.manage import SavepointList, savepoints_of
 from tests.row_checkpoints import RowsBuilder
@@ -67,6 +68,25 @@ def test_a_failed_run_deletes_nothing(tmp_path: Path) -> None:
     with pytest.raises(Exception, match="cannot be had"):
         savepoint.create(job.root, tmp_path / "saves", keep=1)
     assert savepoint.verify(kept).ok
+
+
+def test_what_killed_runs_left_goes(tmp_path: Path) -> None:
+    """No later run writes to the same name."""
+    job = RowsBuilder(tmp_path / "job").build()
+    left = tmp_path / "saves" / f".20260101T000000.000Z.staging-{'a' * 32}"
+    at_work = tmp_path / "saves" / f".20260101T000000.001Z.staging-{'b' * 32}"
+    others = [tmp_path / "saves" / name for name in (".git", f".mine.staging-{'c' * 32}")]
+    for directory in (left, at_work, *others):
+        directory.mkdir(parents=True)
+        (directory / "file").write_text("x")
+    locked = lock(str(at_work))
+    try:
+        savepoint.create(job.root, tmp_path / "saves", keep=1, dry_run=True)
+        assert left.exists()
+        savepoint.create(job.root, tmp_path / "saves", keep=1)
+    finally:
+        os.close(locked)
+    assert not left.exists() and at_work.exists() and all(other.exists() for other in others)
 
 
 @pytest.mark.parametrize("gone", ["before", "half"])

@@ -240,14 +240,13 @@ def _hidden_sibling(path: str) -> Iterator[str]:
     """
     parent, name = os.path.split(path)
     prefix = f".{name}.staging-"
-    staging = os.path.join(parent, prefix + uuid.uuid4().hex)
+    staging = ""
     made = _make_directories(parent)
     locked = -1
     try:
         try:
             remove_abandoned(parent, prefix)
-            os.mkdir(staging)
-            locked = lock(staging)
+            staging, locked = _made_and_locked(parent, prefix)
         except OSError as e:
             raise _unwritable(e, parent) from e
         yield staging
@@ -260,6 +259,23 @@ def _hidden_sibling(path: str) -> Iterator[str]:
         for directory in reversed(made):
             with suppress(OSError):  # it holds the target, or somebody else's files
                 os.rmdir(directory)
+
+
+def _made_and_locked(parent: str, prefix: str) -> tuple[str, int]:
+    """Make a directory and lock it. Return its path and the lock's descriptor."""
+    while True:
+        staging = os.path.join(parent, prefix + uuid.uuid4().hex)
+        os.mkdir(staging)
+        try:
+            locked = lock(staging)
+        except (BlockingIOError, FileNotFoundError):
+            continue  # another process took it for abandoned before this one locked it
+        except OSError:
+            os.rmdir(staging)
+            raise
+        if os.path.isdir(staging):
+            return staging, locked
+        os.close(locked)
 
 
 def _publish(staging: str, path: str) -> None:

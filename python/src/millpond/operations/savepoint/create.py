@@ -23,7 +23,12 @@ from millpond.format import layout
 from millpond.operations.output.atomic_target import AtomicTarget, building, check_vacant
 from millpond.operations.output.copying import Progress, Written, damaged_state, write_image
 from millpond.operations.savepoint.export import export
-from millpond.operations.savepoint.retention import check_keep, new_name, remove_older
+from millpond.operations.savepoint.retention import (
+    check_keep,
+    new_name,
+    remove_left,
+    remove_older,
+)
 from millpond.query.from_checkpoint import look
 from millpond.query.image import Image, without_state
 from millpond.query.index import (
@@ -128,6 +133,8 @@ def create(
     if keep is not None:
         check_keep(keep)
         savepoint = new_name(directory, time.time_ns() // 1_000_000)
+        if not dry_run:
+            remove_left(directory)
     origin, new_root = origin_and_new(checkpoint, savepoint)
     source = open_checkpoint(origin)
     check_owner(source, origin)

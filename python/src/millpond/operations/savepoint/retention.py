@@ -8,14 +8,18 @@ Only savepoints with such a name, and of the same query, are ever deleted.
 from __future__ import annotations
 
 import datetime as dt
+import os
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 
 from millpond.errors import ErrorKind, InvalidInputError, MillpondError
+from millpond.local.scratch import remove_abandoned
 from millpond.operations.savepoint.manage import SavepointView, delete, savepoints_of
 from millpond.storage import LocalStorage, open_storage, root_of
 
 _NAME = re.compile(r"\d{8}T\d{6}\.\d{3}Z")
+_LEFT = re.compile(rf"\.{_NAME.pattern}\.staging-[0-9a-f]{{32}}")
 
 
 def check_keep(keep: int) -> None:
@@ -30,6 +34,21 @@ def new_name(directory: str, now_ms: int) -> str:
     """Return the place of a savepoint that is made now in `directory`."""
     now = dt.datetime.fromtimestamp(now_ms / 1000, dt.timezone.utc)
     return f"{root_of(directory).rstrip('/')}/{now:%Y%m%dT%H%M%S}.{now_ms % 1000:03d}Z"
+
+
+def remove_left(directory: str) -> None:
+    """Remove what killed runs left in `directory` while they wrote or deleted a savepoint.
+
+    Each run has another name, so no later one would. On object storage nothing tells a killed run
+    from one that works: there it stays.
+    """
+    storage = open_storage(root_of(directory))
+    if not isinstance(storage, LocalStorage):
+        return
+    with suppress(OSError):  # the directory is not there yet, or may not be listed
+        for name in os.listdir(storage.root):
+            if _LEFT.fullmatch(name):
+                remove_abandoned(storage.root, name)
 
 
 def remove_older(
