@@ -110,14 +110,15 @@ def _print_sums(operators: Sequence[OperatorView], output: Output) -> None:
         for at in range(len({store.name for store in operator.stores})):
             stores = _by_name(operator, at)
             _, keys, _, changelogs, size, snapshots, ssts, sst_size, _ = _total(stores)
-            known = [store.keys for store in stores if store.keys is not None]
+            present = [store for store in stores if not store.removed]
+            known = [store.keys for store in present if store.keys is not None]
             newest = [s.newest_version for s in stores if s.newest_version is not None]
             rows.append(
                 (
                     str(operator.operator),
                     operator.name or "(no metadata)",
                     stores[0].name,
-                    str(len(stores)),
+                    str(len(present)),
                     keys,
                     f"{min(known):,} to {max(known):,}" if known else "-",
                     str(max(newest)) if newest else "-",
@@ -175,6 +176,11 @@ def _print_operator(operator: OperatorView, output: Output) -> None:
             right=(0, 1, 3, 4, 6, 7, 9, 10, 11, 12) if costs else (0, 1, 3, 4, 6, 7),
             indent="    ",
         )
+        if gone := [store.partition for store in stores if store.removed]:
+            output.line(
+                f"    partitions {_span(gone[0], gone[-1])} are gone, by a rescale; their files go"
+                " with the last version that needs them"
+            )
         for store in stores:
             if store.scalable is False:
                 output.line(

@@ -176,9 +176,9 @@ def group_counts(storage: Storage, checkpoint: str) -> tuple[GroupCounts, ...]:
             operator=operator,
             name=found.operators[operator].name if operator in found.operators else "",
             store=name,
+            # Files of more partitions are those of before a rescale.
             groups=tuple(
-                by_partition.get(number)
-                for number in range(max(partitions or 0, max(by_partition) + 1))
+                by_partition.get(number) for number in range(partitions or max(by_partition) + 1)
             ),
         )
         for (operator, name), by_partition in sorted(counts.items())

@@ -60,6 +60,9 @@ class StoreView:
     scalable: bool | None  # None: not known
     unscalable_reason: str
     cost: StoreCost | None = None  # None: not on an object storage
+    # A rescale took its partition away, and so it has no keys. Its files go with the last version
+    # that needs them.
+    removed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,6 +262,9 @@ def _store_view(
         keys, groups = header.keys, header.key_groups
     elif newest_manifest is not None:
         keys, groups = newest_manifest.keys, newest_manifest.key_groups
+    removed = _is_removed(found, store)
+    if removed:
+        keys, groups = 0, None
     named = {sst.key for _, manifest in manifests for sst in manifest.ssts}
     numbers = sorted(
         {v.version for v in listing.changelogs} | {v.version for v in listing.manifests}
@@ -297,7 +303,15 @@ def _store_view(
         cost=None
         if tariff is None
         else store_cost(listing, _restored_sizes(newest_manifest), tariff),
+        removed=removed,
     )
+
+
+def _is_removed(found: Survey, store: StoreId) -> bool:
+    """Whether a rescale took the store's partition away."""
+    batch = found.spark.last_committed_batch if found.spark is not None else None
+    count = None if batch is None else found.partitions_of(store.operator, batch)
+    return count is not None and store.partition >= count
 
 
 def _restored_sizes(manifest: Manifest | None) -> list[int]:
