@@ -19,6 +19,7 @@ from millpond.errors import ErrorKind, MillpondError
 from millpond.format import layout
 from millpond.operations import migrate
 from millpond.operations.inspect import verify
+from millpond.operations.output import atomic_target
 from millpond.storage import LocalStorage, open_checkpoint, open_storage
 from millpond.storage.place import read_place
 from millpond.storage.s3 import S3Storage
@@ -74,6 +75,41 @@ def test_there_and_back(server: S3Server, tmp_path: Path) -> None:
     )
     again = savepoint.create(tmp_path / "two", tmp_path / "again")
     assert again.size_bytes > 0 and savepoint.verify(tmp_path / "again").ok
+
+
+@pytest.mark.parametrize("on", ["disk", "s3"])
+def test_a_checkpoint_that_cannot_be_published_leaves_no_state(
+    server: S3Server, tmp_path: Path, on: str
+) -> None:
+    """Somebody else writes to its place while the state is copied."""
+    built = CheckpointBuilder(tmp_path / "checkpoint", spark_format=2).build()
+    uri = f"s3://{server.bucket()}/states" if on == "s3" else str(tmp_path / "states")
+
+    def copying(at: int, total: int) -> None:
+        (tmp_path / "new").mkdir(exist_ok=True)
+        (tmp_path / "new/file").write_text("x")
+
+    with pytest.raises(MillpondError) as refused:
+        savepoint.fork(built.root, tmp_path / "new", storage_uri=uri, progress=copying)
+    assert refused.value.kind is ErrorKind.TARGET_NOT_EMPTY
+    assert [info.key for info in open_storage(uri).list("")] == []
+
+
+def test_an_error_after_a_checkpoint_got_its_name_costs_no_state(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = CheckpointBuilder(tmp_path / "checkpoint", spark_format=2).build()
+    sync = atomic_target._sync
+
+    def synced(path: str) -> None:
+        if path == str(tmp_path) and (tmp_path / "new").exists():
+            raise OSError(5, "the disk fails")
+        sync(path)
+
+    monkeypatch.setattr(atomic_target, "_sync", synced)
+    with pytest.raises(MillpondError):
+        savepoint.fork(built.root, tmp_path / "new", storage_uri=str(tmp_path / "states"))
+    assert verify(open_checkpoint(str(tmp_path / "new")), "new").problems == []
 
 
 def test_what_stays_on_one_server_does_not_come_here(server: S3Server, tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ from millpond.local.scratch import lock, remove_abandoned, scratch_directory
 from millpond.storage import LocalStorage, Storage, open_storage, real_root
 from millpond.storage.local import translate
 from millpond.storage.owner import owner_record
-from millpond.storage.place import place_record
+from millpond.storage.place import place_record, read_place
 from millpond.storage.split import SplitStorage
 
 _SYNC_THREADS = 8
@@ -134,15 +134,23 @@ def building(root: str, state: str | None = None) -> Iterator[AtomicTarget]:
         state: the place of a Spark checkpoint's state, if that is elsewhere. `root` remembers it.
     Raises: InvalidInputError: TARGET_NOT_EMPTY. UnavailableError: storage.
     """
-    with _building(root) as target:
-        if state is None:
-            yield target
-            return
-        with _claiming(open_storage(state), state) as there:
-            split = SplitStorage(target.storage, there)
-            split.put_bytes(layout.STORAGE_KEY, place_record(state), if_absent=True)
-            split.put_bytes(layout.OWNER_KEY, owner_record(root), if_absent=True)
-            yield AtomicTarget(split, TargetAddress(target.address.root, state), target.durable)
+    written = False
+    try:
+        with _building(root) as target:
+            if state is None:
+                yield target
+                return
+            with _claiming(open_storage(state), state) as there:
+                split = SplitStorage(target.storage, there)
+                split.put_bytes(layout.STORAGE_KEY, place_record(state), if_absent=True)
+                split.put_bytes(layout.OWNER_KEY, owner_record(root), if_absent=True)
+                yield AtomicTarget(split, TargetAddress(target.address.root, state), target.durable)
+            written = True
+    except BaseException:
+        # `root` may stand although an error came after it got its name.
+        if written and state is not None and read_place(open_storage(root)) != state:
+            empty(open_storage(state))
+        raise
 
 
 @contextmanager
