@@ -1,4 +1,4 @@
-"""Makes texts of values that Python's types cannot hold.
+"""Makes texts of values that Python's types cannot hold, and values of what is shown.
 
 Dates and times outside of the years 1 to 9999 become ISO 8601. In a text that is no UTF-8, as Spark
 makes one when it casts any bytes to a string, each byte that does not fit becomes `\\xff`. Needs
@@ -7,15 +7,21 @@ the extra `tools`.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
+from datetime import time
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from millpond.rows.nested import mapped
 
 _DAY_US = 86_400_000_000
+# A year with a sign, as `_text` writes those outside of Python's range.
+_FAR = re.compile(r"([+-])(\d{4,}-\d\d-\d\d(?:T[\d:.]+)?)(?:\+00:00)?")
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # 0001-01-01 and 9999-12-31, in days since 1970
 
 
@@ -84,3 +90,46 @@ def _text(number: int, unit: str, zone: str) -> str:
     year, rest = date[:-6], date[-6:]
     sign, digits = ("-", year[1:]) if year.startswith("-") else ("+" if len(year) > 4 else "", year)
     return f"{sign}{digits:0>4}{rest}{time}{zone}"
+
+
+# ---- the other way -------------------------------------------------------------------------------
+
+
+def scalar_of(shown: object, kind: Any) -> Any:
+    """Return the `pyarrow.Scalar` of the type `kind` that a value stands for, as it is shown: times
+    are ISO 8601, durations are seconds.
+
+    Raises: ValueError, OverflowError, pyarrow.ArrowException: it is none of the type.
+    """
+    if pa.types.is_duration(kind) and isinstance(shown, str | int | float | Decimal):
+        return pa.scalar(_microseconds(shown), kind)
+    if not isinstance(shown, str) or pa.types.is_string(kind):
+        return pa.scalar(shown, kind)
+    if pa.types.is_time(kind):
+        return pa.scalar(time.fromisoformat(shown), kind)
+    far = _FAR.fullmatch(shown)
+    if far is not None and (pa.types.is_date32(kind) or pa.types.is_timestamp(kind)):
+        return _far_time(far[1], far[2], kind, shown)
+    return pc.cast(pa.scalar(shown), kind)
+
+
+def _microseconds(seconds: str | int | float | Decimal) -> int:
+    if isinstance(seconds, bool):
+        raise ValueError("a boolean is no duration")
+    try:
+        found = Decimal(str(seconds)) * 1_000_000
+    except ArithmeticError as e:
+        raise ValueError(f"{seconds!r} is no number of seconds") from e
+    if found != found.to_integral_value():
+        raise ValueError(f"{seconds!r} is no whole number of microseconds")
+    return int(found)
+
+
+def _far_time(sign: str, rest: str, kind: Any, shown: str) -> Any:
+    zone = "+00:00" if pa.types.is_timestamp(kind) and kind.tz else ""
+    unit = "D" if pa.types.is_date32(kind) else "us"
+    text = ("-" if sign == "-" else "") + rest
+    number = int(np.array([text], f"datetime64[{unit}]").astype(np.int64)[0])
+    if _text(number, unit, zone) != shown:  # numpy is silent where a number overflows
+        raise ValueError(f"{shown!r} is no time of {kind}")
+    return pa.scalar(number, pa.int32() if unit == "D" else pa.int64()).cast(kind)

@@ -386,9 +386,10 @@ class KeyReader:
 
     def _values(self, schema: Struct, kind: Any, place: str, values: list[Any]) -> Any:
         texts = {isinstance(value, str) for value in values if value is not None}
-        is_base64 = pa.types.is_binary(kind) and True in texts
+        # Shown in another form than Arrow takes.
+        apart = (pa.types.is_binary(kind) and True in texts) or pa.types.is_duration(kind)
         try:
-            if is_base64 or len(texts) > 1:
+            if apart or len(texts) > 1:
                 pass  # one by one
             elif texts == {True} and not pa.types.is_string(kind):
                 return pc.cast(pa.array(values, pa.string()), kind)

@@ -6,7 +6,6 @@ Needs the extra `tools`.
 from __future__ import annotations
 
 import base64
-import binascii
 import math
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -21,6 +20,7 @@ from millpond.query.index import SavepointIndex
 from millpond.rows.arrow_types import struct_type
 from millpond.rows.chunks import chunks_of, pair_bytes
 from millpond.rows.encode import encode_rows
+from millpond.rows.readable import scalar_of
 from millpond.spark.types import Struct
 from millpond.state.codec import (
     PHYSICAL_PREFIX_BYTES,
@@ -307,34 +307,31 @@ def key_value(schema: Struct, name: str, value: object, shown: Mapping[str, str]
     Args:
         name: of the column, as it is stored; a nested one with dots.
         value: a text stands for the value that it names, as on the command line; for bytes it is
-            their base64, as in all that is shown.
+            their base64, as in all that is shown. A number is the seconds of a duration.
         shown: names of columns for the user, by stored names.
     Raises: InvalidInputError: INVALID_ARGUMENT: no such column, or the value is of another type.
     """
     kind = struct_type(schema)
+    for part in name.split("."):
+        number = kind.get_field_index(part) if pa.types.is_struct(kind) else -1
+        if number < 0:
+            there = ", ".join(shown.get(n, n) for n in schema.distinct_names) or "none"
+            raise InvalidInputError(
+                f"no key column {name!r}; there are: {there}",
+                kind=ErrorKind.INVALID_ARGUMENT,
+                hint=key_hint(schema, shown),
+            )
+        kind = kind[number].type
     try:
-        for part in name.split("."):
-            number = kind.get_field_index(part) if pa.types.is_struct(kind) else -1
-            if number < 0:
-                there = ", ".join(shown.get(n, n) for n in schema.distinct_names) or "none"
-                raise InvalidInputError(
-                    f"no key column {name!r}; there are: {there}",
-                    kind=ErrorKind.INVALID_ARGUMENT,
-                    hint=key_hint(schema, shown),
-                )
-            kind = kind[number].type
         if isinstance(value, str) and pa.types.is_binary(kind):
             return pa.scalar(base64.b64decode(value.encode("ascii"), validate=True), kind)
-        if isinstance(value, str) and not pa.types.is_string(kind):
-            return pc.cast(pa.scalar(value), kind)
-        return pa.scalar(value, kind)
+        return scalar_of(value, kind)
     except (
         pa.ArrowInvalid,
         pa.ArrowNotImplementedError,
         pa.ArrowTypeError,
         OverflowError,
-        binascii.Error,
-        UnicodeError,
+        ValueError,  # of base64 and of times, too
     ) as e:
         raise InvalidInputError(
             f"key column {name!r} is {kind}, which {value!r} is not",

@@ -1,0 +1,120 @@
+"""A key that is shown can be given back, whatever it is."""
+
+from __future__ import annotations
+
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import millpond
+from millpond.errors import ErrorKind, InvalidInputError
+from millpond.model.ids import StoreId
+from millpond.rows.arrow_types import struct_type
+from millpond.rows.encode import encode_rows
+from millpond.rows.hashing import groups_of, hash_rows
+from millpond.rows.readable import readable_rows
+from millpond.spark.types import Atom, Field, Struct
+from millpond.state.tables import key_value
+from millpond.state.writing import cell, json_rows
+from tests.checkpoints import utf
+from tests.row_checkpoints import RowsBuilder
+
+_DAY_US = 86_400_000_000
+_CASES = [
+    ("date", [0, -141_428, -719_162, -719_163, -800_000, 10_000_000]),
+    (
+        "timestamp",
+        [
+            -1,
+            1_700_000_000_123_456,
+            -719_162 * _DAY_US - 1,
+            -720_000 * _DAY_US,
+            253_402_300_800_000_000,
+        ],
+    ),
+    ("timestamp", [-(2**62), 2**62]),
+    ("timestamp_ntz", [-1, 253_402_300_800_000_000]),
+    ("time", [0, 1_000, 86_399_999_999_000]),
+    ("day_time_interval", [0, -1, 1, 1_500_000, 3_600_000_000, -(2**52)]),
+    ("string", ["", "a\0b", "=x", "1"]),
+    ("binary", [b"", b"\0\xff"]),
+    ("double", [0.1, 5e-324, float("inf")]),
+]
+
+
+@pytest.mark.parametrize(("name", "values"), _CASES)
+def test_what_is_shown_is_taken(name: str, values: list[Any]) -> None:
+    schema = Struct((Field("k", Atom(name)),))
+    kind = struct_type(schema)[0].type
+    for value in values:
+        plain = pa.int32() if name == "date" else pa.int64()
+        is_number = isinstance(value, int)
+        column = pa.array([value], plain).view(kind) if is_number else pa.array([value], kind)
+        batch = pa.RecordBatch.from_arrays([column], names=["k"])
+        for shown in (json_rows([batch])[0]["k"], cell(readable_rows([batch])[0]["k"])):
+            back = key_value(schema, "k", shown, {})
+            assert pa.array([back], kind).equals(column), shown
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("day_time_interval", 1e-7),
+        ("day_time_interval", "soon"),
+        ("day_time_interval", float("nan")),
+        ("day_time_interval", True),
+        ("day_time_interval", 10**20),
+        ("time", "25:00:00"),
+        ("date", "+300000000-01-01"),
+        ("date", "-0221-13-01"),
+        ("timestamp", "+300000-01-01T00:00:00+00:00"),
+        ("timestamp", "+10000-01-01T00:00:00"),
+        ("timestamp_ntz", "+10000-01-01T00:00:00+00:00"),
+    ],
+)
+def test_what_is_none_is_refused(name: str, value: object) -> None:
+    with pytest.raises(InvalidInputError) as refused:
+        key_value(Struct((Field("k", Atom(name)),)), "k", value, {})
+    assert refused.value.kind is ErrorKind.INVALID_ARGUMENT
+
+
+_KEY = Struct((Field("k", Atom("day_time_interval")),))
+
+
+class _Builder(RowsBuilder):
+    """The keys are intervals: version v of partition p adds some half seconds."""
+
+    def schema(self) -> bytes:
+        fields = (("k", "interval day to second"), ("n", "string"))
+        texts = [
+            f'{{"type":"struct","fields":[{{"name":"{name}","type":"{kind}"}}]}}'
+            for name, kind in fields
+        ]
+        return utf("v2") + b"".join((1).to_bytes(4, "big") + utf(text) for text in texts)
+
+    def keys(self, version: int) -> int:
+        return version
+
+    def key(self, store: StoreId, version: int) -> bytes:
+        every = [pa.array([{"k": 500_000 * n}], struct_type(_KEY)) for n in range(1, 200)]
+        groups = [int(groups_of(hash_rows(k, _KEY), self.groups.max_parallelism)[0]) for k in every]
+        mine = [n for n, g in enumerate(groups) if g % self.partitions == store.partition]
+        chosen = mine[version]
+        (row,) = encode_rows(every[chosen], _KEY).to_pylist()
+        return self.groups.slot(groups[chosen]).to_bytes(2, "big") + b"\0\0\0" + bytes(row)
+
+
+def test_intervals_are_looked_up_in_seconds(tmp_path: Path) -> None:
+    built = _Builder(tmp_path / "query").build(snapshots=())
+    rows = millpond.read_state(built.root).to_pylist()
+    assert len(rows) == 12
+    with millpond.lookup(built.root) as state:
+        for row in rows:
+            seconds = row["key"]["k"].total_seconds()
+            for given in (seconds, str(seconds), Decimal(str(seconds)), row["key"]["k"]):
+                assert [found["key"] for found in state.get({"k": given})] == [row["key"]], given
+    gone = rows[0]["key"]["k"].total_seconds()
+    assert millpond.erase([built.root], key={"k": gone}).places[0].rows == 1
