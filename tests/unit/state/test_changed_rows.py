@@ -95,6 +95,7 @@ def test_values_of_new_columns(kind: str, text: object, expected: object) -> Non
         ("binary", "xyz"),
         ("date", "tomorrow"),
         ("timestamp", "noon"),
+        ("timestamp_ntz", "2026-01-31T12:00:00+01:00"),
         ("decimal(4,2)", "123.45"),
         ("array<long>", "[1]"),
     ],

@@ -59,6 +59,8 @@ def _value(column: Column, kind: Any) -> Any:
                 return pa.scalar(bytes.fromhex(value), kind)
             if pa.types.is_timestamp(kind):
                 time = datetime.fromisoformat(value)
+                if kind.tz is None and time.tzinfo is not None:
+                    raise ValueError("a time without a zone has no offset")
                 zone = time.tzinfo or (UTC if kind.tz is not None else None)
                 return pa.scalar(time.replace(tzinfo=zone), kind)
             return pa.scalar(value).cast(kind)
