@@ -62,11 +62,17 @@ class CheckpointFormat:
         return replace(self, erased=tuple(sorted(newest.items())))
 
     def as_of(self, version: int) -> CheckpointFormat:
-        """Return the format as it was when `version` was the newest."""
+        """Return the format as it was when `version` was the newest, for another query that goes
+        on from there: it has no executor that knows what was erased.
+        """
         groups = self.key_groups_at(version)
         earlier = tuple(entry for entry in self.earlier if entry.below_version <= version)
         return replace(
-            self, max_parallelism=groups.max_parallelism, base=groups.base, earlier=earlier
+            self,
+            max_parallelism=groups.max_parallelism,
+            base=groups.base,
+            earlier=earlier,
+            erased=(),
         )
 
     def rehashed(self, groups: KeyGroups, version: int) -> CheckpointFormat:

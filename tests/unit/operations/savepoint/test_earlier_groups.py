@@ -33,6 +33,20 @@ def test_key_groups_that_came_and_went(tmp_path: Path) -> None:
         assert {forked.key_groups_at(v) for v in range(1, 20)} == {KeyGroups(16, 2)}, place
 
 
+def test_an_erasure_is_none_of_a_fork(tmp_path: Path) -> None:
+    """It keeps old executors from snapshots of erased versions. A fork has no such executors, and
+    makes these versions anew.
+    """
+    built = RowsBuilder(tmp_path / "query", spark_format=2).build(snapshots=())
+    key = millpond.read_state(built.root, batch=3, limit=1).to_pylist()[0]["key"]
+    millpond.erase([built.root], key=key)
+    found = decode_format(built.storage.read(layout.FORMAT_KEY))
+    assert found.erased_version(0) == 6
+    savepoint.fork(built.root, tmp_path / "fork", batch=3)
+    forked = decode_format(LocalStorage(str(tmp_path / "fork")).read(layout.FORMAT_KEY))
+    assert forked.erased == () and forked.key_groups == found.key_groups
+
+
 def test_a_rescale_between_two_looks(tmp_path: Path) -> None:
     """A savepoint is made while a rescale rehashes. It looks before, and reads files after it."""
     built = RowsBuilder(tmp_path / "query", spark_format=2).build()
