@@ -9,12 +9,12 @@ from __future__ import annotations
 import json
 import random
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
 
-from integration.harness import Harness, Provider, Schema, Store
+from integration.harness import Harness, Provider, ProviderError, Schema, Store
 from integration.processes import wait_until
 from integration.store_cases import open_provider
 
@@ -40,9 +40,15 @@ class Scene:
     """One store, its writer, and the other executor."""
 
     def __init__(
-        self, jvms: tuple[Harness, Harness], checkpoint: Path, *, format_: int, multi: bool = False
+        self,
+        jvms: tuple[Harness, Harness],
+        checkpoint: Path,
+        *,
+        format_: int,
+        multi: bool = False,
+        conf: Mapping[str, str] | None = None,
     ) -> None:
-        self.jvms, self.checkpoint = jvms, checkpoint
+        self.jvms, self.checkpoint, self.conf = jvms, checkpoint, conf or {}
         self.schema = LISTS if multi else SCHEMA
         self.run_id = str(uuid.uuid4())
         self.format = format_
@@ -64,6 +70,7 @@ class Scene:
                 "checkpointFormatVersion": self.format,
                 "minDeltasForSnapshot": 2,
                 "millpond.standby.enabled": True,
+                **self.conf,
             },
             run_id=self.run_id,
         )
@@ -185,6 +192,48 @@ def test_a_take_over_restores_nothing(jvms: tuple[Harness, Harness], tmp_path: P
     scene.taken_over().close()
     assert scene.restores() == before
     scene.told([])
+
+
+def folders(harness: Harness) -> list[str]:
+    """Return the local folders of the followed store."""
+    return [p.name for p in harness.local_dir.glob(f"millpond-*/0-{FOLLOWED}-default-*")]
+
+
+def test_a_take_over_leaves_no_folder(jvms: tuple[Harness, Harness], tmp_path: Path) -> None:
+    """The provider goes on with the folder of the follower, and needs none of its own."""
+    scene = Scene(jvms, tmp_path / "ckpt", format_=2)
+    scene.batch(random.Random(4))
+    scene.follow()
+    before = folders(jvms[1])
+    taken = scene.taken_over()
+    assert folders(jvms[1]) == before
+    taken.close()
+    scene.told([])
+    assert folders(jvms[1]) == []
+
+
+def test_a_provider_that_cannot_begin_leaves_nothing(
+    jvms: tuple[Harness, Harness], tmp_path: Path
+) -> None:
+    """Spark does not close it. So it must not have taken the follower."""
+    (tmp_path / "ckpt").mkdir()
+    (tmp_path / "ckpt" / "metadata").write_text('{"id":"the-query"}')
+    place = {"millpond.storage.uri": f"file:{tmp_path}/states"}
+    scene = Scene(jvms, tmp_path / "ckpt", format_=2, conf=place)
+    scene.batch(random.Random(5))
+    scene.follow()
+    before = folders(jvms[1])
+    folder = tmp_path / "ckpt" / "state" / "0" / str(FOLLOWED)
+    folder.rmdir()
+    folder.write_text("no folder")
+    with pytest.raises(ProviderError):
+        scene.provider(1)
+    assert folders(jvms[1]) == before
+    assert scene.followed() == 1
+    folder.unlink()
+    scene.taken_over().close()
+    scene.told([])
+    assert folders(jvms[1]) == []
 
 
 def test_what_nobody_wants_any_more_is_dropped(

@@ -16,7 +16,7 @@ import org.apache.spark.sql.errors.QueryExecutionErrors
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.millpond.agent.Agent
 import org.apache.spark.sql.millpond.base.{
-  BuildInfo, Daemons, MillpondError, MillpondException, Names, Seams, TimeToLive
+  BuildInfo, Daemons, LocalDirs, MillpondError, MillpondException, Names, Seams, TimeToLive
 }
 import org.apache.spark.sql.millpond.changelog.{ChangeFeed, PendingChangelog}
 import org.apache.spark.sql.millpond.driver.Extension
@@ -70,13 +70,26 @@ abstract class StoreProvider extends CompatibleProvider {
         FamilyDefinition(keySchema, valueSchema, keyStateEncoderSpec, internal = false,
           multi = useMultipleValuesPerKey)
     context = new StoreContext(stateStoreId, storeConf, hadoopConf)
-    follower = Followers.opened(context)
-    // its local files are there already
-    follower.foreach(f => context = f.context)
+    var begun = false
+    // Spark does not close a provider that failed here
+    try { begin(); begun = true }
+    finally if (!begun) {
+        Followers.closed(context)
+        LocalDirs.delete(context.localDir)
+      }
+  }
+
+  private def begin(): Unit = {
     if (context.options.string("storage.uri").isDefined) {
       // Spark's state reader lists these folders to know the partitions. Here they hold no state.
-      val folder = stateStoreId.storeCheckpointLocation()
-      folder.getFileSystem(hadoopConf).mkdirs(folder)
+      val folder = id.storeCheckpointLocation()
+      folder.getFileSystem(context.hadoopConf).mkdirs(folder)
+    }
+    // last: nobody else would close a follower that was taken from there
+    follower = Followers.opened(context)
+    follower.foreach { f =>
+      LocalDirs.delete(context.localDir) // the follower's are there already
+      context = f.context
     }
     engineOrNull = follower.fold(new StoreEngine(context))(_.engine)
   }
