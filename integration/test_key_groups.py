@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from integration.harness import Harness, Row, Schema
+from integration.harness import Harness, Provider, ProviderError, Row, Schema
 from integration.store_cases import FAMILY_STORE, PARTITIONS, open_provider, write
 from millpond.format.changelog import ChangelogReader
 from millpond.model.key_groups import KeyGroups
@@ -286,6 +287,7 @@ def test_every_family_lies_in_the_key_groups_of_its_partition(
             assert {key[:2] for _, key in records} == {RESERVED_SLOT}
         if version == 2:
             assert "Spark did not place it" in info.reason
+        assert info.by_key  # the reason says so, too
 
 
 @pytest.mark.parametrize(
@@ -305,3 +307,81 @@ def test_what_lives_in_partition_0_alone_is_in_key_group_0(
         changelog = ChangelogReader(file, name=file.name)
         assert [r.key[:2] for r in changelog] == [b"\0\0"]
     assert changelog.header.key_groups.scalable
+
+
+class OnDisk:
+    """A store whose rows are in its snapshot, and one of them in a changelog."""
+
+    SCHEMA = Schema("k string, n bigint", "v string")
+
+    def __init__(self, harness: Harness, checkpoint: Path, *, operator: str) -> None:
+        self.harness, self.checkpoint = harness, checkpoint
+        provider = self.provider(operator)
+        keys: list[Row] = [["a", n] for n in range(60)]
+        places = harness.partitions_of(keys, key_schema=self.SCHEMA.key, partitions=PARTITIONS)
+        self.keys = [k for k, partition in zip(keys, places, strict=True) if partition == 0]
+        for version in range(3):
+            store = provider.store(version)
+            store.put_many([(k, ["v"]) for k in (self.keys if version == 0 else self.keys[:1])])
+            store.commit()
+            provider.snapshot()
+        provider.close()
+
+    @property
+    def metadata(self) -> Path:
+        """Return Spark's metadata of the operator."""
+        return self.checkpoint / "state" / "0" / "_metadata" / "metadata"
+
+    def provider(self, operator: str) -> Provider:
+        """Open the store as a Spark, or a Millpond, with this name for the operator."""
+        if self.metadata.is_file():
+            name(self.metadata, operator)
+        return open_provider(
+            self.harness,
+            self.checkpoint,
+            schema=self.SCHEMA,
+            operator=operator,
+            conf={"millpond.restore.warmUp": False},  # rows are looked for on disk
+        )
+
+    def check(self, operator: str) -> None:
+        """Read each row, remove one, and look at all rows."""
+        provider = self.provider(operator)
+        store = provider.store(3)
+        assert [store.get(k) for k in self.keys] == [["v"]] * len(self.keys)
+        store.remove(self.keys[-1])
+        assert len(list(store.scan())) == len(self.keys) - 1
+        store.abort()
+        provider.close()
+
+
+def name(metadata: Path, operator: str) -> None:
+    """Write another name of the operator into Spark's metadata."""
+    version, text = metadata.read_text().splitlines()
+    info = json.loads(text)
+    info["operatorInfo"]["operatorName"] = operator
+    metadata.write_text(f"{version}\n{json.dumps(info)}")
+
+
+def test_rows_are_found_when_their_operator_becomes_known(harness: Harness, tmp_path: Path) -> None:
+    """They all lie in slot 0, because nobody knew the columns that Spark hashes."""
+    store = OnDisk(harness, tmp_path / "ckpt", operator="operatorOfTheFuture")
+    store.check("operatorOfTheFuture")
+    store.check("stateStoreSave")
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_a_store_is_not_opened_when_its_rows_could_not_be_found(
+    harness: Harness, tmp_path: Path, lost: bool
+) -> None:
+    """Each get would say that there is no row."""
+    store = OnDisk(harness, tmp_path / "ckpt", operator="stateStoreSave")
+    kept = store.metadata.read_text()
+    provider = store.provider("stateStoreSave" if lost else "operatorOfTheFuture")
+    if lost:
+        store.metadata.unlink()
+    with pytest.raises(ProviderError, match="FORMAT_DAMAGED" if lost else "FORMAT_TOO_NEW"):
+        provider.store(3)
+    provider.close()
+    store.metadata.write_text(kept)
+    store.check("stateStoreSave")

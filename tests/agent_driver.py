@@ -115,6 +115,12 @@ class Provider:
         return self.lineage[-1]
 
     @property
+    def unscalable(self) -> str:
+        """Return why the store cannot be rescaled, by its plan; "": it can."""
+        rule: dict[str, str] = self.plan["partition_key"]
+        return rule.get("reason") or str(self.plan["misplaced"])
+
+    @property
     def state(self) -> Ids:
         """Return the ids of all commits in the state, oldest first."""
         return (*(i for name in sorted(self.files) for i in self.files[name]), *self.pending)
@@ -197,8 +203,8 @@ class Provider:
                 max_parallelism=self.plan["max_parallelism"],
                 base=self.plan["base"],
                 partitions=self.plan["partitions"],
-                scalable=not misplaced,
-                reason=misplaced,
+                scalable=not (misplaced or self.unscalable),
+                reason=misplaced or self.unscalable,
             ),
             column_families=(ColumnFamily("default", 0),),
             keys=version,
@@ -287,8 +293,8 @@ class Provider:
             files=files,
             keys=self.version,
             column_families=[{"name": "default", "id": 0, "kind": "point", "internal": False}],
-            scalable=True,
-            unscalable_reason="",
+            scalable=not self.unscalable,
+            unscalable_reason=self.unscalable,
         )
 
     def collect(self, anchor: VersionId, *, force: bool = True) -> dict[str, Any]:

@@ -188,16 +188,64 @@ def test_a_store_with_a_key_in_the_wrong_place_is_known_as_one_when_it_is_opened
     make: MakeProvider,
 ) -> None:
     writer = make()
+    name_operator(writer, "stateStoreSave")
     writer.open(0)
     writer.commit()
-    id = new_id()
-    staged = writer.stage(2, id, misplaced="placed by another key")
+    id, why = new_id(), "a key of key group 3 is in partition 0 of 4"
+    staged = writer.stage(2, id, misplaced=why)
     writer.call("publish_changelog", version=2, id=id, staged=staged)
     reader = make()
     reader.open(2)
-    assert reader.plan["misplaced"] == "placed by another key"
+    assert reader.plan["misplaced"] == why
+    assert reader.plan["partition_key"] == {"kind": "whole"}
     reader.open(1)
     assert reader.plan["misplaced"] == ""
+
+
+def name_operator(provider: Provider, name: str) -> Path:
+    """Write Spark's metadata of the operator. Return its folder."""
+    folder = provider.checkpoint / "state" / "0" / "_metadata"
+    folder.mkdir(parents=True, exist_ok=True)
+    info = {"operatorInfo": {"operatorId": 0, "operatorName": name}, "stateStoreInfo": []}
+    (folder / "metadata").write_text("v1\n" + json.dumps(info))
+    return folder
+
+
+def test_rows_in_slot_0_stay_there_when_their_keys_become_known(make: MakeProvider) -> None:
+    """They would be looked for elsewhere. A later version of Millpond may know more operators."""
+    writer = make()
+    name_operator(writer, "operatorOfTheFuture")
+    writer.open(0)
+    writer.commit()
+    writer.snapshot()
+    rule = writer.plan["partition_key"]
+    assert rule["kind"] == "unknown"
+    name_operator(writer, "stateStoreSave")
+    for version in (0, 1):
+        reader = make()
+        reader.open(version)
+        assert reader.plan["partition_key"] == ({"kind": "whole"} if version == 0 else rule)
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_rows_that_lie_by_keys_are_refused_when_nobody_knows_the_keys(
+    make: MakeProvider, named: bool
+) -> None:
+    writer = make()
+    folder = name_operator(writer, "stateStoreSave")
+    writer.open(0)
+    writer.commit()
+    if named:
+        name_operator(writer, "operatorOfTheFuture")
+    else:
+        (folder / "metadata").unlink()
+    with pytest.raises(CallError) as caught:
+        make().open(1)
+    assert caught.value.kind is (ErrorKind.FORMAT_TOO_NEW if named else ErrorKind.FORMAT_DAMAGED)
+    assert ("operatorOfTheFuture" if named else "metadata of operator 0") in caught.value.message
+    # Nothing is lost: whoever puts the file back has the state again.
+    name_operator(writer, "stateStoreSave")
+    assert make().open(1) == writer.state
 
 
 def test_a_version_without_id_in_format_2_is_refused(make: MakeProvider) -> None:

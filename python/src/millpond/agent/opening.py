@@ -22,7 +22,7 @@ from millpond.errors import ErrorKind, FormatError, NotFoundError, error
 from millpond.events import emit, shortened
 from millpond.format.changelog import ChangelogHeader
 from millpond.model.ids import VersionId
-from millpond.model.partition_keys import partition_key_rule
+from millpond.model.partition_keys import PartitionKeyRule, partition_key_rule
 from millpond.spark.metadata import SparkMetadata
 from millpond.store import local_ssts
 from millpond.store.by_name import NeedsListing
@@ -281,22 +281,13 @@ def _answer(
     changelogs, restore_bytes = _fetch(context, files, plan.headers, local_dir)
     if plan.manifest is not None:
         restore_bytes += plan.manifest.total_bytes
-    operator = setting.operator
-    rule = partition_key_rule(
-        setting.operator_name,
-        context.store.name,
-        "default",
-        None,
-        None,
-        operator.state_variables if operator is not None else (),
-    )
     return {
         "operator_name": setting.operator_name,
         "partitions": setting.partitions,
         "max_parallelism": setting.key_groups.max_parallelism,
         "base": setting.key_groups.base,
         "backend": _backend(context),
-        "partition_key": rule.to_json(),
+        "partition_key": _rule(context, plan, setting).to_json(),
         "misplaced": _misplaced(plan),
         "staging_dir": context.staging_dir(local_dir),
         "version": plan.target.version,
@@ -308,6 +299,38 @@ def _answer(
         "lineage": list(plan.lineage),
         "restore_bytes": restore_bytes,
     }
+
+
+def _rule(context: StoreContext, plan: RestorePlan, setting: Setting) -> PartitionKeyRule:
+    """Return how a key leads to its key group. Rows are looked for by it, so it must be the rule by
+    which they were written.
+
+    Raises: FormatError: FORMAT_DAMAGED. UnsupportedError: FORMAT_TOO_NEW.
+    """
+    operator, last = setting.operator, plan.newest
+    rule = partition_key_rule(
+        setting.operator_name,
+        context.store.name,
+        "default",
+        None,
+        None,
+        operator.state_variables if operator is not None else (),
+    )
+    if last is None:
+        return rule
+    if not last.key_groups.by_key:
+        return PartitionKeyRule(kind="unknown", reason=last.key_groups.reason)
+    if rule.kind != "unknown":
+        return rule
+    number = context.store.operator
+    where = f"store {context.store}: its rows lie by their keys, and which columns count is lost"
+    if operator is None:
+        raise error(
+            ErrorKind.FORMAT_DAMAGED,
+            f"{where}: Spark's metadata of operator {number} is missing",
+            hint=f"Restore <checkpoint>/state/{number}/_metadata from a copy or a savepoint.",
+        )
+    raise error(ErrorKind.FORMAT_TOO_NEW, f"{where}: {rule.reason}")
 
 
 def _backend(context: StoreContext) -> str:

@@ -169,6 +169,10 @@ def group_keys_from_json(fields: JsonFields) -> tuple[int, ...] | None:
     return fields.integers("group_keys") if fields.has("group_keys") else None
 
 
+# The shim's words (`StoreLayout.scala`) for a store that lies by keys, and holds a wrong one.
+_MISPLACED = "a key of key group "
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KeyGroupsInfo:
     """What a stored file says about the key groups of its store."""
@@ -178,6 +182,13 @@ class KeyGroupsInfo:
     partitions: int  # state partitions of the operator when the file was written
     scalable: bool = True  # False: the store has rows of key groups that its partition does not own
     reason: str = ""  # why it is not scalable
+
+    @property
+    def by_key(self) -> bool:
+        """Whether the key of each row tells its slot. Else all rows lie in slot 0: when the first
+        was written, nobody knew what Spark hashes.
+        """
+        return self.scalable or self.reason.startswith(_MISPLACED)
 
     def to_json(self) -> dict[str, Any]:
         return {

@@ -58,6 +58,7 @@ class _Store:
     reader: PointReader
     family: ColumnFamily
     groups: KeyGroups
+    by_key: bool  # whether keys tell their slots; else all lie in slot 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +255,8 @@ class KeyReader:
                 encoded[family.encoding] = encode(array, schema, encoding=family.encoding)
             if most not in groups:
                 groups[most] = groups_of(hashes, most).tolist()
-            slot = store.groups.slot(groups[most][number]).to_bytes(2, "big")
+            place_of_key = store.groups.slot(groups[most][number]) if store.by_key else 0
+            slot = place_of_key.to_bytes(2, "big")
             place = family.id.to_bytes(2, "big")
             bytes_of_key = encoded[family.encoding][number]
             if not whole:
@@ -333,7 +335,7 @@ class KeyReader:
             return None
         check_supported(family, chosen.schema)
         groups = KeyGroups(newest.key_groups.max_parallelism, newest.key_groups.base)
-        return _Store(reader, family, groups)
+        return _Store(reader, family, groups, newest.key_groups.by_key)
 
     def _read(self, store: _Store, call: Callable[[PointReader], T]) -> T:
         """Return what `call` reads from a store. If a file is gone, another snapshot may have the

@@ -30,6 +30,7 @@ final class StoreLayout(val groups: KeyGroups, val partitions: Int, val partitio
     * rescale would tear it apart. */
   def checkedSlot(group: Int): Int = {
     if (slotted && group >= 0 && group % partitions != partition && reason == null)
+      // files keep it, and its first words tell readers that keys have slots all the same
       reason =
         s"a key of key group $group is in partition $partition of $partitions: " +
           "Spark did not place it by the key that Millpond assumes"
