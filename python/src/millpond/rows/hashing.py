@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from millpond.errors import UnsupportedError
 from millpond.rows.decode import Ints
-from millpond.spark.types import Atom, Decimal, SparkType, Struct
+from millpond.spark.types import Atom, Decimal, SparkType, Struct, type_text
 
 Hashes = npt.NDArray[np.uint32]
 
@@ -26,6 +26,14 @@ _INTS: dict[str, Any] = {
     "integer": np.int32,
     "date": np.int32,
     "year_month_interval": np.int32,
+}
+_LONGS = ("long", "timestamp", "timestamp_ntz", "time", "day_time_interval")
+_HASHED = {
+    Atom(name)
+    for name in (
+        *(*_INTS, *_LONGS, "boolean", "float", "double", "string", "binary"),
+        *("calendar_interval", "void"),
+    )
 }
 
 
@@ -41,6 +49,15 @@ def hash_rows(rows: Any, schema: Struct) -> npt.NDArray[np.int32]:
     hashes = np.full(len(rows), SEED, dtype=np.uint32)
     with np.errstate(over="ignore"):
         return _struct(rows, schema, hashes).view(np.int32)
+
+
+def check_hashable(schema: Struct) -> None:
+    """Raise UnsupportedError if `hash_rows` does not know the hash of a column's type."""
+    for field in schema.fields:
+        if isinstance(field.type, Struct):
+            check_hashable(field.type)
+        elif not isinstance(field.type, Decimal) and field.type not in _HASHED:
+            raise _unhashable(field.type)
 
 
 def groups_of(hashes: npt.NDArray[np.int32], max_parallelism: int) -> Ints:
@@ -96,10 +113,15 @@ def _values(column: Any, kind: SparkType, seed: Hashes) -> Hashes:
         for number in (1, 0):
             hashes = _hash_int(_numbers(column.field(number), np.uint32), hashes)
         return hashes
-    if name in ("long", "timestamp", "timestamp_ntz", "time", "day_time_interval"):
+    if name in _LONGS:
         return _hash_long(_numbers(column, np.uint64), seed)
-    raise UnsupportedError(
-        f"keys with a column of type {kind}: Millpond does not know their hash outside of Spark"
+    raise _unhashable(kind)
+
+
+def _unhashable(kind: SparkType) -> UnsupportedError:
+    return UnsupportedError(
+        f"keys with a column of type {type_text(kind)}: Millpond does not know their hash outside"
+        " of Spark"
     )
 
 

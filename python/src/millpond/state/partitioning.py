@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import pyarrow as pa
 
 from millpond.errors import UnsupportedError
 from millpond.model.partition_keys import PartitionKeyRule
+from millpond.rows.arrow_types import struct_type
 from millpond.rows.decode import Ints
-from millpond.rows.hashing import groups_of, hash_rows
+from millpond.rows.hashing import check_hashable, groups_of, hash_rows
 from millpond.spark.types import SparkType, Struct
 
 
@@ -51,6 +53,13 @@ def partition_columns(keys: Any, schema: Struct, rule: PartitionKeyRule) -> tupl
     if not isinstance(kind, Struct):
         raise UnsupportedError(f"no struct at place {rule.path} of the key")
     return keys, kind
+
+
+def check_types(schema: Struct, rule: PartitionKeyRule) -> None:
+    """Raise UnsupportedError if the hash of a column that decides where keys lie is not known."""
+    if rule.kind in ("none", "unknown"):
+        return
+    check_hashable(partition_columns(pa.array([], struct_type(schema)), schema, rule)[1])
 
 
 def deciding_columns(schema: Struct, rule: PartitionKeyRule) -> int:

@@ -22,13 +22,14 @@ from millpond.query.image import (
     is_operator_metadata,
     operator_info,
 )
+from millpond.rows import require_tools
 from millpond.spark.log_edit import (
     StateIds,
     commit_with_state_ids,
     offsets_with_partitions,
     operator_metadata_with_partitions,
 )
-from millpond.state.selection import family_schemas
+from millpond.state.selection import family_schemas, rule_of
 
 Ids = Mapping[tuple[int, int, str], str]
 
@@ -79,6 +80,27 @@ def plan_partitions(
         for name in dict.fromkeys(store.name for store in op.stores)
     }
     return NewPartitions(count=count, key_groups=groups, ids=ids, single=single)
+
+
+def check_placeable(image: Image, new: NewPartitions) -> None:
+    """Raise UnsupportedError if the key groups change, and the hash of a key's type is not known.
+    This asks types alone: whoever writes the rows finds what else there is.
+    """
+    if image.max_parallelism is None or image.key_group_base is None:
+        return
+    if KeyGroups(image.max_parallelism, image.key_group_base) == new.key_groups:
+        return
+    require_tools()
+    # Start-up time: pyarrow.
+    from millpond.state.partitioning import check_types
+
+    for op in image.operators:
+        if op.operator in new.single or op.keys == 0:
+            continue
+        info = operator_info(image, op.operator)
+        for name in info.stores:
+            for schema in family_schemas(image, op.operator, info, name):
+                check_types(schema.key, rule_of(info, name, schema))
 
 
 def _is_single(image: Image, op: OperatorImage) -> bool:

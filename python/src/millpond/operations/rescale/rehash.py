@@ -21,7 +21,12 @@ from millpond.format import layout
 from millpond.format.format_file import encode_format
 from millpond.local.scratch import lock, remove_abandoned, scratch_directory
 from millpond.operations.repartition.pipeline import Share, changelog_files, plan_repartition
-from millpond.operations.repartition.plan import NewPartitions, plan_partitions, state_ids
+from millpond.operations.repartition.plan import (
+    NewPartitions,
+    check_placeable,
+    plan_partitions,
+    state_ids,
+)
 from millpond.operations.rescale.new_files import writing_of
 from millpond.operations.rescale.read import Before
 from millpond.operations.rescale.write import Writing
@@ -80,7 +85,7 @@ def plan_rehash(
         max_parallelism: number of the new key groups, a multiple of `partitions`; None: the default
             for `partitions`.
     Raises: InvalidInputError: MAX_PARALLELISM_INVALID. UnsupportedError: the extra `tools` is not
-        installed.
+        installed; only Spark can hash keys of this type.
     """
     require_tools()
     assert image is not None and image.batch == before.committed
@@ -89,6 +94,7 @@ def plan_rehash(
         stores = sum(1 for op in image.operators for _ in op.stores)
         processes = max(1, min(process_count(), state_bytes // BYTES_PER_PROCESS, stores))
     new = plan_partitions(image, partitions, max_parallelism)
+    check_placeable(image, new)
     return Rehash(image=image, new=new, processes=processes, state_bytes=state_bytes)
 
 

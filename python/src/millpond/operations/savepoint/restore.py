@@ -16,8 +16,8 @@ from millpond.local.scratch import scratch_directory
 from millpond.operations.output.atomic_target import building
 from millpond.operations.output.copying import Progress, Written, damaged_state, write_image
 from millpond.operations.repartition.origin import Origin
-from millpond.operations.repartition.pipeline import write_changelogs
-from millpond.operations.repartition.plan import plan_partitions, repartitioned
+from millpond.operations.repartition.pipeline import plan_repartition, write_changelogs
+from millpond.operations.repartition.plan import check_placeable, plan_partitions, repartitioned
 from millpond.operations.savepoint.create import (
     check_apart,
     check_sink_apart,
@@ -359,6 +359,9 @@ def _write(
     new = None
     if origin.canonical or changes.repartitions(image):
         new = plan_partitions(image, changes.partitions, changes.max_parallelism)
+        check_placeable(image, new)
+        if dry_run:  # what else there is against it
+            list(plan_repartition(origin.rows, image, new, numbers).writers())
     changed = image if new is None else repartitioned(image, new)
     changed = restored(
         changed, new_root, numbers, offsets=changes.offsets, query_id=_query_id(image, changes)

@@ -1,0 +1,68 @@
+"""State whose keys only Spark can hash: what writes rows into other key groups refuses it at once,
+in a dry run too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import millpond
+from millpond import savepoint
+from millpond.errors import ErrorKind, UnsupportedError
+from millpond.model.ids import StoreId
+from millpond.rows.encode import encode_rows
+from millpond.spark.types import Array, Atom, Field, Struct
+from tests.checkpoints import CheckpointBuilder, utf
+from tests.row_checkpoints import RowsBuilder
+from tests.unit.operations.rescale.test_rescale import tree
+
+_KEY = Struct((Field("k", Array(Atom("long"))),))
+_ARRAY = '{"type":"array","elementType":"long","containsNull":true}'
+
+
+class _Builder(RowsBuilder):
+    def schema(self) -> bytes:
+        texts = [
+            f'{{"type":"struct","fields":[{{"name":"{name}","type":{kind}}}]}}'
+            for name, kind in (("k", _ARRAY), ("n", '"string"'))
+        ]
+        return utf("v2") + b"".join((1).to_bytes(4, "big") + utf(text) for text in texts)
+
+    def key(self, store: StoreId, version: int) -> bytes:
+        slot = self.groups.slot_ranges(store.partition, self.partitions)[0][0]
+        (row,) = encode_rows(pa.array([{"k": [self._number(store, version)]}]), _KEY).to_pylist()
+        return slot.to_bytes(2, "big") + b"\0\0\0" + bytes(row)
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> CheckpointBuilder:
+    return _Builder(tmp_path / "query", spark_format=2).build(snapshots=())
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_refusal(built: CheckpointBuilder, tmp_path: Path, dry_run: bool) -> None:
+    savepoint.create(built.root, tmp_path / "saved")
+    before = tree(tmp_path)
+    calls: list[Callable[[], object]] = [
+        lambda: millpond.rescale(built.root, 3, dry_run=dry_run, file_sink="none"),
+        lambda: savepoint.fork(built.root, tmp_path / "new", partitions=3, dry_run=dry_run),
+        lambda: savepoint.restore(
+            tmp_path / "saved", tmp_path / "new", partitions=3, dry_run=dry_run
+        ),
+    ]
+    for call in calls:
+        with pytest.raises(UnsupportedError, match="does not know their hash") as refused:
+            call()
+        assert refused.value.kind is ErrorKind.UNSUPPORTED
+    assert tree(tmp_path) == before
+
+
+def test_what_moves_no_row_is_none_of_it(built: CheckpointBuilder, tmp_path: Path) -> None:
+    rows = millpond.read_state(built.root).num_rows
+    savepoint.fork(built.root, tmp_path / "new", partitions=4)
+    assert millpond.read_state(tmp_path / "new").num_rows == rows
+    assert millpond.rescale(built.root, 4, file_sink="none").way == "composed"
