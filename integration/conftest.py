@@ -78,6 +78,8 @@ def spark(
     """One session for a test run: 2 cores, 2 state partitions, maintenance every 200 ms."""
     local = tmp_path_factory.mktemp("spark-local")
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    # times among the grouping columns go in bulk where the workers have the zone of the session
+    os.environ["TZ"] = "UTC"
     builder = (
         SparkSession.builder.master("local[2]")
         .appName("millpond integration")

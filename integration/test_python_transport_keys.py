@@ -20,6 +20,7 @@ from pyspark.sql import types as T
 
 from integration import python_state_cases
 from integration.cases import NO_EMPTY_BATCHES, Case, transform_with_state
+from integration.depth import deep
 from integration.jvm import IS_SPARK_4_2, ROCKSDB
 from integration.state_programs import Interpreter, Program, Variable, case, scripted
 from integration.state_values import shown
@@ -136,6 +137,58 @@ def test_windows_as_keys(spark: SparkSession, tmp_path: Path, form: str) -> None
     tested = _keyed(form, ("w", "k"))
     sides = play(spark, tmp_path, tested, _LEGS, _SIDES)
     assert_same(sides, aside=IS_SPARK_4_2 and form == "pandas")
+
+
+# The workers are in UTC.
+_FAR = {"spark.sql.session.timeZone": "Asia/Kathmandu"}
+# Clocks there go two hours forward in March, and back in October.
+_TWICE = {"spark.sql.session.timeZone": "Antarctica/Troll"}
+
+
+@pytest.mark.parametrize("form", ["row", deep("pandas")])
+@pytest.mark.parametrize("columns", [("ts", "k"), deep((("w", "k"),))], ids="-".join)
+def test_times_as_keys_in_another_zone(
+    spark: SparkSession, tmp_path: Path, form: str, columns: tuple[str, ...]
+) -> None:
+    """With pandas Spark keeps the state under the time that clocks of the worker would show. In
+    bulk the state of the other transport was not found.
+    """
+    tested = _keyed(form, columns)
+    tested = replace(tested, conf={**tested.conf, **_FAR})
+    sides = play(spark, tmp_path, tested, _LEGS, _SIDES)
+    assert_same(sides, aside=form == "pandas")
+
+
+@pytest.mark.deep
+def test_times_of_an_hour_that_comes_twice(spark: SparkSession, tmp_path: Path) -> None:
+    """In bulk each has its own state. In Spark's worker two times are equal where the clocks show
+    the same, and their rows come as those of one key.
+    """
+
+    class Counting(python_state_cases.Processor):
+        def init(self, handle: Any) -> None:
+            self.count = handle.getValueState("count", "n long")
+
+        def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+            count = (self.count.get() or (0,))[0] + sum(1 for _ in rows)
+            self.count.update((count,))
+            yield self.out(str(key[0].utcoffset()), "", str(count))
+
+    def build(i: list[DataFrame]) -> DataFrame:
+        method = transform_with_state(i[0].groupBy("ts"), "row")
+        output = "k string, what string, state string"
+        found: DataFrame = method(Counting("row"), output, "Update", "None")
+        return found
+
+    shown_twice = [dt.datetime(2024, 10, 27, hour, 30, tzinfo=dt.timezone.utc) for hour in (0, 2)]
+    batch = [{**_row(0, 0), "ts": at} for at in shown_twice]
+    conf = {**_TWICE, "spark.sql.shuffle.partitions": "1"}
+    tested = Case("twice", build, [(_INPUT, [batch, batch])], "update", 1, conf=conf)
+    sides = {"spark": (SPARK,), "bulk": (BULK,)}
+    of_spark, side = play(spark, tmp_path, tested, [Leg(files=1), Leg(files=2)], sides)
+    assert side.ran == [True, True]
+    assert side.rows[1] == [f"Row(k='{hours}:00:00', what='', state='2')" for hours in (2, 0)]
+    assert of_spark.rows[1] == ["Row(k='2:00:00', what='', state='4')"]
 
 
 @pytest.mark.deep

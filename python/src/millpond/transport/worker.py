@@ -17,6 +17,7 @@ from millpond.transport.client import Handle
 from millpond.transport.collector import spare_what_stays
 from millpond.transport.forms import Form
 from millpond.transport.key_frames import KeyFrames
+from millpond.transport.key_zone import check_zone
 from millpond.transport.row_form import RowForm, key_reader
 from millpond.transport.session import Session
 from millpond.transport.spark_names import (
@@ -32,8 +33,10 @@ _MakesForm = Callable[[StructType, dict[str, Any]], Form]
 
 def serve(command: bytes, settings: str) -> tuple[Any, None, Any, Any]:
     """Return what `entry.begin` returns. All that a partition needs is imported when it returns."""
-    spare_what_stays()
     found = json.loads(settings)
+    if found["pandas"]:
+        check_zone(_key_schema(found), found["runner_conf"]["spark.sql.session.timeZone"])
+    spare_what_stays()
     return _second, None, _Streams(), _Conversation(command, found, _form(found["pandas"]))
 
 
@@ -70,6 +73,10 @@ class _Conversation:
         fail_on_stopiteration(partition.run)()
 
 
+def _key_schema(settings: dict[str, Any]) -> StructType:
+    return StructType.fromJson(json.loads(settings["key_schema"]))
+
+
 def _form(pandas: bool) -> _MakesForm:
     if not pandas:
         return RowForm
@@ -89,7 +96,7 @@ class Partition:
         self._time_mode = command.time_mode
         self._wire = wire
         self._session = Session(wire)
-        self._key_schema = StructType.fromJson(json.loads(settings["key_schema"]))
+        self._key_schema = _key_schema(settings)
         self._client = Client(self._session, self._key_schema)
         self._handle = Handle(
             self._client, self._session, self._time_mode, nulls=settings["nulls_within"]
