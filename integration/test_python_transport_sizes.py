@@ -119,6 +119,42 @@ def _sums(form: str, frame: DataFrame, mode: str = "Update", time: str = "None")
     return found
 
 
+class Calls(Processor):
+    """Counts the rows of each call."""
+
+    def init(self, handle: Any) -> None:
+        self.seed = handle.getValueState("seed", "v long")
+
+    def handleInitialState(self, key: Any, initialState: Any, timerValues: Any) -> None:
+        self.seed.update((1,))
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+        yield self.out(key[0], str(self.seed.get()), str(sum(1 for _ in rows)))
+
+
+def test_a_call_for_a_key_with_many_rows_and_an_initial_state(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark's worker calls the user's code again for each `maxRecordsPerBatch` rows of a key."""
+
+    def build(i: list[DataFrame]) -> DataFrame:
+        seeds = spark.createDataFrame([("large",), ("z",)], "k string").groupBy("k")
+        many = i[0].selectExpr("k", "explode(sequence(1, v)) AS v").groupBy("k")
+        output = "k string, what string, state string"
+        return many.transformWithState(Calls("row"), output, "Update", "None", initialState=seeds)
+
+    batch: list[dict[str, Any]] = [{"k": "large", "ts": at(0), "v": 7}]
+    conf = {"spark.sql.execution.arrow.maxRecordsPerBatch": "3"}
+    tested = Case("calls", build, [(EVENTS, [batch, batch])], "update", 1, conf=conf)
+    spark_side, bulk = play(spark, tmp_path, tested, [Leg(files=1), Leg(files=2)], _SIDES)
+    assert bulk.ran == [True, True]
+    (once,) = bulk.rows[0]
+    assert once == "Row(k='large', what='(1,)', state='7')"
+    assert bulk.rows[1] == [once] == spark_side.rows[1]
+    assert sum(int(re.findall(r"state='(\d+)'", row)[0]) for row in spark_side.rows[0]) == 7
+    assert len(spark_side.rows[0]) > 1, "Spark calls once, too: the guide must not say otherwise"
+
+
 @pytest.mark.skipif(not EVERYTHING, reason="long: with MILLPOND_SHAPES=all")
 @pytest.mark.parametrize(
     ("form", "rows"),
