@@ -4,6 +4,7 @@ and each byte in the store.
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 from dataclasses import replace
 from pathlib import Path
@@ -16,7 +17,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as T
 
 from integration import python_state_cases
-from integration.cases import AVRO, NO_EMPTY_BATCHES, ODD_KEYS, Case, transform_with_state
+from integration.cases import (
+    AVRO,
+    EVENTS,
+    NO_EMPTY_BATCHES,
+    ODD_KEYS,
+    Case,
+    at,
+    transform_with_state,
+)
 from integration.depth import deep
 from integration.harness import EVERYTHING
 from integration.jvm import IS_SPARK_4_2, ROCKSDB
@@ -127,6 +136,40 @@ def test_settings_that_want_sparks_own_worker(
     (shape,) = [shape for shape in _SHAPES if shape.name == "row-initial-state"]
     tested = replace(shape, conf={**shape.conf, setting: value})
     assert_same(play(spark, tmp_path, tested, _legs(shape), SIDES), aside=True)
+
+
+class Timed(python_state_cases.Processor):
+    """Keeps a time, in a variable whose schema is a text."""
+
+    def init(self, handle: Any) -> None:
+        self.at = handle.getValueState("at", "at timestamp")
+
+    def handleInputRows(self, key: Any, rows: Any, timerValues: Any) -> Any:
+        before = self.at.get()
+        zone = dt.timezone(dt.timedelta(hours=5))
+        self.at.update((dt.datetime(2024, 1, 1, 12, tzinfo=zone),))
+        yield self.out(key[0], str(before), str(self.at.get()))
+
+
+@pytest.mark.parametrize("form", ["row", deep("pandas")])
+def test_settings_that_change_what_a_schema_means(
+    spark: SparkSession, tmp_path: Path, form: str
+) -> None:
+    """Spark's state server has none of the session's settings. In bulk a `timestamp` was one
+    without a zone, and had other bytes.
+    """
+
+    def build(i: list[DataFrame]) -> DataFrame:
+        method = transform_with_state(i[0].groupBy("k"), form)
+        output = "k string, what string, state string"
+        found: DataFrame = method(Timed(form), output, "Update", "None")
+        return found
+
+    conf = {"spark.sql.timestampType": "TIMESTAMP_NTZ"}
+    batch = [{"k": "a", "ts": at(0), "v": 1}]
+    tested = Case("timed", build, [(EVENTS, [batch, batch])], "update", 2, conf=conf)
+    sides = play(spark, tmp_path, tested, [Leg(files=1), Leg(files=2)], SIDES)
+    assert_same(sides, aside=IS_SPARK_4_2 and form == "pandas")
 
 
 def _all_values(variable: Variable) -> Program:

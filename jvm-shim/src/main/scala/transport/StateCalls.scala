@@ -16,6 +16,7 @@ import org.apache.spark.sql.execution.streaming.state.StateMessage.{
   StateRequest, StateResponse, StateResponseWithStringTypeVal, StateVariableRequest
 }
 import org.apache.spark.sql.millpond.base.MillpondError
+import org.apache.spark.util.ThreadUtils
 
 /** Calls of the state API one by one, for all that does not travel in bulk. Spark's own state
   * server answers them, only without its socket and its thread. */
@@ -65,10 +66,15 @@ private[transport] final class StateCalls(
     out.write(response)
   }
 
-  /** Answer as Spark's server does. Every task asks for the schemas that users wrote as text. */
+  /** Answer as Spark's server does. Every task asks for the schemas that users wrote as text.
+    *
+    * That server has a thread of its own, which has none of the session's settings. To it a
+    * `timestamp` is always one with a zone. In the task's thread the state would get other
+    * types. */
   private def parse(schema: String): Unit = {
     val json = StateCalls.parsed((operator.runId, schema))(
-      CatalystSqlParser.parseTableSchema(schema).json)
+      ThreadUtils.runInNewThread("millpond-schema")(
+        CatalystSqlParser.parseTableSchema(schema).json))
     val response = StateResponseWithStringTypeVal.newBuilder().setStatusCode(0).setValue(json)
     write(response.build().toByteArray)
   }
@@ -102,6 +108,6 @@ private[transport] final class StateCalls(
 }
 
 private object StateCalls {
-  // options of the session decide what is a schema; they are the same for a run
+  // by run, because one day Spark may heed settings of its session
   private val parsed = new Recent[(UUID, String), String](256)
 }
