@@ -1,9 +1,13 @@
-"""Other users of an executor's host can neither read its files nor make it run their code."""
+"""Other users of an executor's host can neither read its files nor make it run their code. Other
+executors do not take its files for those of a dead one.
+"""
 
 from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +21,24 @@ pytestmark = pytest.mark.skipif(
 )
 
 SCHEMA = Schema("k string", "v string")
+
+# What an agent does that looks for folders of dead owners, at the first moment at which it can.
+_LOOKS = """
+import fcntl, os, sys
+lock = None
+print("looking", flush=True)
+while lock is None:
+    for name in os.listdir(sys.argv[1]):
+        try:
+            lock = os.open(os.path.join(sys.argv[1], name, "owner.lock"), os.O_RDWR)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        try:
+            fcntl.lockf(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            print("free")
+        except OSError:
+            print("held")
+"""
 
 
 def test_local_files_are_closed_and_the_working_directory_is_no_place_for_modules(
@@ -53,4 +75,24 @@ def test_local_files_are_closed_and_the_working_directory_is_no_place_for_module
         assert not (tmp_path / "taken").exists()
         provider.close()
     finally:
+        harness.stop()
+
+
+def test_the_folder_of_a_jvm_that_starts_is_nobodys_prey(tmp_path: Path) -> None:
+    """The lock's file was there before its lock. Another JVM's agent that looked then deleted the
+    folder.
+    """
+    harness = Harness(tmp_path)
+    looks = subprocess.Popen(
+        [sys.executable, "-c", _LOOKS, str(harness.local_dir)], stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert looks.stdout is not None and looks.stdout.readline() == "looking\n"
+        open_provider(
+            harness, tmp_path / "checkpoint", operator="stateStoreSave", schema=SCHEMA
+        ).close()
+        found, _ = looks.communicate(timeout=30)
+        assert found == "held\n"
+    finally:
+        looks.kill()
         harness.stop()

@@ -3,6 +3,7 @@ package org.apache.spark.sql.millpond.base
 import java.io.{File, IOException}
 import java.nio.channels.FileChannel
 import java.nio.file.Files
+import java.nio.file.StandardCopyOption.ATOMIC_MOVE
 import java.nio.file.StandardOpenOption.{CREATE_NEW, WRITE}
 import java.nio.file.attribute.PosixFilePermissions.{asFileAttribute, fromString}
 import java.util
@@ -32,10 +33,14 @@ object LocalDirs {
         throw MillpondError.of("LOCAL_DISK_FULL",
           s"the folder $dir for local state cannot be made: ${e.getMessage}", cause = e)
     }
-    val channel = FileChannel.open(new File(dir, "owner.lock").toPath,
-      util.EnumSet.of(CREATE_NEW, WRITE), asFileAttribute(fromString("rw-------")))
+    // It gets its name when it is locked. Else an agent that looks meanwhile takes it for a dead
+    // owner's, and deletes the folder.
+    val unlocked = new File(dir, "owner.lock.new").toPath
+    val channel = FileChannel.open(unlocked, util.EnumSet.of(CREATE_NEW, WRITE),
+      asFileAttribute(fromString("rw-------")))
     // held until the JVM ends: nobody closes the channel, and the shutdown hook refers to it
     channel.lock()
+    Files.move(unlocked, new File(dir, "owner.lock").toPath, ATOMIC_MOVE)
     ShutdownHookManager.addShutdownHook(() => { delete(dir); channel.close() })
     dir
   }
