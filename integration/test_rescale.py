@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -21,7 +22,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 import millpond
 from integration.cases import Case
 from integration.depth import quick_first
-from integration.jvm import MILLPOND, ROCKSDB
+from integration.jvm import MILLPOND, REPO, ROCKSDB
 from integration.processes import wait_until
 from integration.shapes import SHAPES, named
 from integration.state_digests import rescale_and_compare
@@ -169,6 +170,47 @@ def test_a_running_query_is_seen_by_its_heartbeat(spark: SparkSession, tmp_path:
 def _wait_for_no_heartbeat(checkpoint: Path) -> None:
     running = checkpoint / "millpond" / "running"
     wait_until(lambda: not list(running.glob("*.json")), seconds=10, what="the heartbeat to end")
+
+
+_UNKNOWN_HOST = """
+import sys, time
+from pathlib import Path
+from pyspark.sql import SparkSession
+import millpond
+from integration.jvm import LIGHT_DRIVER
+
+checkpoint, hosts = Path(sys.argv[1]), sys.argv[2]
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+builder = builder.config("spark.sql.shuffle.partitions", "1").config(
+    "spark.driver.extraJavaOptions", f"{LIGHT_DRIVER} -Djdk.net.hosts.file={hosts}"
+)
+spark = millpond.configure(builder).getOrCreate()
+rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+writer = rows.groupBy("value").count().writeStream.format("noop").outputMode("update")
+query = writer.option("checkpointLocation", str(checkpoint)).start()
+while query.lastProgress is None:
+    time.sleep(0.05)
+found = [file.stem for file in (checkpoint / "millpond" / "running").glob("*.json")]
+query.stop()
+assert found == [str(query.runId)], found
+"""
+
+
+@pytest.mark.deep
+def test_a_query_has_a_heartbeat_where_nobody_knows_the_name_of_its_host(tmp_path: Path) -> None:
+    """As in a container without DNS. The query had none, and a command saw nobody."""
+    hosts = tmp_path / "hosts"
+    hosts.write_text("127.0.0.1 localhost\n")
+    done = subprocess.run(
+        [sys.executable, "-c", _UNKNOWN_HOST, str(tmp_path / "checkpoint"), str(hosts)],
+        cwd=REPO,
+        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        timeout=180,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 def _partitions(checkpoint: Path) -> int | None:

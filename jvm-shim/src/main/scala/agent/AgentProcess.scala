@@ -13,7 +13,7 @@ import py4j.{CallbackClient, GatewayServer, Py4JException, Py4JNetworkException}
 import org.apache.spark.SparkEnv
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.millpond.base.{
-  AgentLink, AgentSettings, BuildInfo, Json, LocalDirs, MillpondError
+  AgentLink, AgentSettings, BuildInfo, Host, Json, LocalDirs, MillpondError
 }
 
 private final class AgentProcess(process: Process, server: GatewayServer, api: AgentCalls,
@@ -118,7 +118,7 @@ private object AgentProcess extends Logging {
     catch {
       case e: java.io.IOException =>
         throw MillpondError.of("AGENT_NOT_STARTED",
-          s"the Python interpreter '$python' cannot be started on this executor (${host()}): " +
+          s"the Python interpreter '$python' cannot be started on this executor (${Host.name}): " +
             s"${e.getMessage}.",
           cause = e)
     }
@@ -139,15 +139,15 @@ private object AgentProcess extends Logging {
                 s"the agent was killed by signal ${process.exitValue - 128} while it started.")
             if (text.contains("No module named"))
               throw MillpondError.of("AGENT_PACKAGE_MISSING",
-                s"'$python' on this executor (${host()}) has no package millpond: " +
+                s"'$python' on this executor (${Host.name}) has no package millpond: " +
                   s"${text.linesIterator.toSeq.lastOption.getOrElse("")}.")
             throw MillpondError.of("AGENT_NOT_STARTED",
-              s"the agent ('$python -m millpond.agent' on ${host()}) ended with exit code " +
+              s"the agent ('$python -m millpond.agent' on ${Host.name}) ended with exit code " +
                 s"${process.exitValue}: $text")
           }
           if (System.nanoTime > deadline)
             throw MillpondError.of("AGENT_TIMEOUT",
-              s"the agent ('$python -m millpond.agent' on ${host()}) did not report within " +
+              s"the agent ('$python -m millpond.agent' on ${Host.name}) did not report within " +
                 s"$timeoutMs ms: ${tail.text}")
         case e: ExecutionException => throw MillpondError.internal("agent registration", e)
       }
@@ -162,7 +162,7 @@ private object AgentProcess extends Logging {
     if (theirs != BuildInfo.millpondVersion) {
       agent.kill()
       throw MillpondError.of("AGENT_VERSION_MISMATCH",
-        s"the shim's jar is Millpond ${BuildInfo.millpondVersion}, but '$python' on ${host()} " +
+        s"the shim's jar is Millpond ${BuildInfo.millpondVersion}, but '$python' on ${Host.name} " +
           s"has millpond $theirs.")
     }
   }
@@ -185,8 +185,6 @@ private object AgentProcess extends Logging {
       .orElse(Option(System.getenv("PYSPARK_PYTHON")))
       .getOrElse("python3")
   }
-
-  private def host(): String = InetAddress.getLocalHost.getHostName
 
   private def randomToken(): String = {
     val bytes = new Array[Byte](32)

@@ -1,7 +1,6 @@
 package org.apache.spark.sql.millpond.driver
 
 import java.io.IOException
-import java.net.InetAddress
 import java.nio.file.{Files, Paths}
 import java.util.UUID
 import java.util.concurrent.ConcurrentHashMap
@@ -14,7 +13,7 @@ import org.apache.hadoop.fs.Path
 
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
-import org.apache.spark.sql.millpond.base.{Clock, Json}
+import org.apache.spark.sql.millpond.base.{Clock, Host, Json}
 
 /** Shows in the Spark checkpoint that a query with Millpond's state runs. It writes
   * `millpond/running/<run id>.json` every few seconds and deletes it at the end of the query.
@@ -56,7 +55,7 @@ private object Heartbeats extends Logging {
       ours: Boolean) {
     private val file = new Path(root, s"millpond/running/$run.json")
     private val text = Json.obj().put("run_id", run.toString)
-      .put("host", InetAddress.getLocalHost.getHostName).put("pid", ProcessHandle.current.pid)
+      .put("host", Host.name).put("pid", ProcessHandle.current.pid)
       .put("interval_ms", IntervalMs)
     whose.foreach { case (name, value) => text.put(name, value) }
     private var stopped = false

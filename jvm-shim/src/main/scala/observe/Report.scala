@@ -1,14 +1,12 @@
 package org.apache.spark.sql.millpond.observe
 
-import java.net.InetAddress
-
 import scala.jdk.CollectionConverters._
 
 import com.fasterxml.jackson.databind.JsonNode
 import com.fasterxml.jackson.databind.node.ObjectNode
 
 import org.apache.spark.sql.millpond.agent.Agent
-import org.apache.spark.sql.millpond.base.Json
+import org.apache.spark.sql.millpond.base.{Host, Json}
 
 /** What one executor said about itself at one moment: JSON, so that the driver and a history server
   * read it with no class of the sender. */
@@ -29,7 +27,7 @@ object Report {
   /** What this JVM has to say. */
   def now(executor: String): Report = {
     val out = Json.obj().put("executor", executor).put("at_ms", System.currentTimeMillis)
-      .put("host", InetAddress.getLocalHost.getHostName).put("pid", ProcessHandle.current.pid)
+      .put("host", Host.name).put("pid", ProcessHandle.current.pid)
       .put("agent_pid", Agent.pid)
     val metrics = out.putObject("metrics")
     Metrics.all.foreach { case (name, value) => metrics.put(name, value()) }
