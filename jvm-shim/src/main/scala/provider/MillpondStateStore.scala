@@ -128,7 +128,7 @@ private[millpond] trait MillpondReading extends CompatibleReadStore with EndsSca
   override def registerColFamily(colFamilyName: String, keySchema: StructType,
       valueSchema: StructType, keyStateEncoderSpec: KeyStateEncoderSpec,
       useMultipleValuesPerKey: Boolean, isInternal: Boolean): Unit =
-    provider.defineFamily(session, colFamilyName,
+    provider.families.define(session, colFamilyName,
       FamilyDefinition(keySchema, valueSchema, keyStateEncoderSpec, isInternal,
         useMultipleValuesPerKey))
 
@@ -211,7 +211,7 @@ private[provider] final class MillpondStateStore(val provider: StoreProvider, va
 
   override def removeColFamilyIfExists(colFamilyName: String): Boolean = {
     checkOpen()
-    provider.removeFamily(session, colFamilyName)
+    provider.families.remove(session, colFamilyName)
   }
 
   /** A session with Spark checkpoint format 1 writes no id into its commit log, so nobody would

@@ -2,12 +2,9 @@ package org.apache.spark.sql.millpond.provider
 
 import java.util.concurrent.atomic.AtomicBoolean
 
-import scala.collection.concurrent.TrieMap
-import scala.collection.mutable
 import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
 
-import com.fasterxml.jackson.databind.JsonNode
 import org.apache.hadoop.conf.Configuration
 
 import org.apache.spark.{SparkContext, TaskContext}
@@ -16,7 +13,7 @@ import org.apache.spark.sql.errors.QueryExecutionErrors
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.millpond.agent.Agent
 import org.apache.spark.sql.millpond.base.{
-  BuildInfo, Daemons, LocalDirs, MillpondError, MillpondException, Names, Seams, TimeToLive
+  BuildInfo, Daemons, LocalDirs, MillpondError, MillpondException, Seams, TimeToLive
 }
 import org.apache.spark.sql.millpond.changelog.{ChangeFeed, PendingChangelog}
 import org.apache.spark.sql.millpond.driver.Extension
@@ -24,10 +21,8 @@ import org.apache.spark.sql.millpond.engine.{
   Follower, Followers, Loader, Session, StoreContext, StoreEngine, StoreMetrics
 }
 import org.apache.spark.sql.millpond.observe.Counters
-import org.apache.spark.sql.millpond.rows.{
-  FamilyCodec, FamilyDefinition, FamilyKind, FamilyShape, PartitionKey
-}
-import org.apache.spark.sql.types.{DataType, StructType}
+import org.apache.spark.sql.millpond.rows.FamilyDefinition
+import org.apache.spark.sql.types.StructType
 import org.apache.spark.util.NextIterator
 
 /** The implementation of `MillpondStateStoreProvider`, one for each store and executor. Spark
@@ -40,13 +35,7 @@ abstract class StoreProvider extends CompatibleProvider {
   @volatile private var id: StateStoreId = null
   private var context: StoreContext = null
   private var engineOrNull: StoreEngine = null
-  private var usesFamilies = false
-  private var schemas: Option[StateSchemaProvider] = None
-  // guarded by the engine's monitor, both
-  private val definitions = mutable.LinkedHashMap.empty[String, FamilyDefinition]
-  // when the running batch began
-  private var definitionsBefore: Option[Seq[(String, FamilyDefinition)]] = None
-  private val rules = TrieMap.empty[(String, KeyStateEncoderSpec), JsonNode]
+  private var familiesOrNull: ColumnFamilies = null
   // what followed the store here, until its first opening
   private var follower: Option[Follower] = None
   private var owner: Session = null
@@ -59,10 +48,8 @@ abstract class StoreProvider extends CompatibleProvider {
       stateSchemaProvider: Option[StateSchemaProvider]): Unit = {
     id = stateStoreId
     BuildInfo.check()
-    usesFamilies = useColumnFamilies
-    schemas = stateSchemaProvider
     // an operator with families never writes the default one, and opens it with changing schemas
-    definitions(StateStore.DEFAULT_COL_FAMILY_NAME) =
+    val default =
       if (useColumnFamilies)
         FamilyDefinition(keySchema, valueSchema, NoPrefixKeyStateEncoderSpec(keySchema),
           internal = false, multi = false)
@@ -77,6 +64,8 @@ abstract class StoreProvider extends CompatibleProvider {
         Followers.closed(context)
         LocalDirs.delete(context.localDir)
       }
+    familiesOrNull =
+      new ColumnFamilies(engine, context, useColumnFamilies, stateSchemaProvider, default)
   }
 
   private def begin(): Unit = {
@@ -96,6 +85,7 @@ abstract class StoreProvider extends CompatibleProvider {
 
   override def stateStoreId: StateStoreId = id
   private[millpond] def engine: StoreEngine = engineOrNull
+  private[provider] def families: ColumnFamilies = familiesOrNull
   override private[provider] def conf: StateStoreConf = context.conf
   override def supportedCustomMetrics: Seq[StateStoreCustomMetric] = {
     Extension.demand()
@@ -157,10 +147,10 @@ abstract class StoreProvider extends CompatibleProvider {
           }
           engine.abort(session)
           Loader.load(engine, session, version, if (version == 0) None else uniqueId,
-            loadEmpty = false, registerAll)
+            loadEmpty = false, families.registerAll)
           engine.begin(session)
       }
-      engine.synchronized { definitionsBefore = Some(definitions.toSeq) }
+      families.begin()
       JoinStores.begin(this, session, version, ttl)
     } catch { case NonFatal(e) => end(session); throw e }
 
@@ -179,10 +169,10 @@ abstract class StoreProvider extends CompatibleProvider {
       val id = if (version == 0) None else uniqueId
       val taken = synchronized { try follower finally follower = None }
       val rule = taken.flatMap(_.handOver(session, version, id))
-      rule.foreach(registerAll)
+      rule.foreach(families.registerAll)
       if (loadEmpty || from.isDefined || !engine.reuse(session, version, id))
         Loader.load(engine, session, version, if (version == 0 || loadEmpty) None else uniqueId,
-          loadEmpty, registerAll, from)
+          loadEmpty, families.registerAll, from)
       opened = true
       session
     } catch {
@@ -216,7 +206,7 @@ abstract class StoreProvider extends CompatibleProvider {
     if (startVersion < 1) throw QueryExecutionErrors.unexpectedStateStoreVersion(startVersion)
     if (endVersion < startVersion)
       throw QueryExecutionErrors.unexpectedStateStoreVersion(endVersion)
-    val definition = engine.synchronized(definitions.get(name)).getOrElse(
+    val codec = families.codecOf(name).getOrElse(
       throw StateStoreErrors.unsupportedOperationOnMissingColumnFamily("readChangeFeed", name))
     context.usesCommitIds = endId.isDefined
     val answer = context.call("change_feed", engine.status.generation) { r =>
@@ -225,7 +215,7 @@ abstract class StoreProvider extends CompatibleProvider {
     }
     val changelogs = answer.get("changelogs").elements.asScala.map(c =>
       PendingChangelog(c.get("version").asLong, c.get("id").asText, c.get("path").asText, 0L)).toSeq
-    new ChangeFeed(changelogs, name, codecOf(name, definition, partitionKey = null))
+    new ChangeFeed(changelogs, name, codec)
   }
 
   // ---- sessions ---------------------------------------------------------------------------------
@@ -277,135 +267,11 @@ abstract class StoreProvider extends CompatibleProvider {
     if (owner ne session) false // another thread of the task was faster
     else {
       owner = null
-      // restore the definitions that the batch dropped; keep new ones, since a reader of Spark 4.2
-      // registers families in this way
-      engine.synchronized {
-        definitionsBefore.foreach(_.foreach { case (name, d) =>
-          definitions.getOrElseUpdate(name, d)
-        })
-        definitionsBefore = None
-      }
+      families.ended()
       notifyAll()
       closing
     }
   }
-
-  // ---- column families --------------------------------------------------------------------------
-
-  private[provider] def defineFamily(
-      session: Session, name: String, asked: FamilyDefinition): Unit = {
-    requireFamilies("create_col_family")
-    checkName("create_col_family", name, asked.internal)
-    // Spark's state reader takes a join's index by time for a family of the user's
-    val definition = engine.synchronized {
-      engine.checkHeld(session)
-      val stored = engine.families.get(name)
-      asked.copy(internal = asked.internal || stored != null && stored.shape.internal)
-    }
-    ruleOf(name, definition) // ask the agent outside the monitor
-    engine.synchronized {
-      engine.checkHeld(session)
-      val before = definitions.get(name)
-      if (engine.families.has(name)) before.foreach(requireSameRows(name, _, definition))
-      definitions(name) = definition
-      // a definition that does not fit must not block the next load
-      try register(name)
-      catch {
-        case NonFatal(e) =>
-          before.fold { definitions.remove(name); () }(definitions(name) = _)
-          throw e
-      }
-    }
-  }
-
-  /** Plain rows are stored as they are, so rows of one schema mean nothing under another. Avro rows
-    * name their schema, and Spark checks which may follow which. */
-  private def requireSameRows(name: String, old: FamilyDefinition, now: FamilyDefinition): Unit =
-    if (shapeOf(name, now).plainRows) {
-      if (!DataType.equalsStructurally(old.spec.keySchema, now.spec.keySchema,
-          ignoreNullability = true))
-        throw StateStoreErrors.stateStoreKeySchemaNotCompatible(old.spec.keySchema.toString,
-          now.spec.keySchema.toString)
-      if (!DataType.equalsStructurally(old.valueSchema, now.valueSchema, ignoreNullability = true))
-        throw StateStoreErrors.stateStoreValueSchemaNotCompatible(old.valueSchema.toString,
-          now.valueSchema.toString)
-    }
-
-  /** After a load: give the store's families their codecs back. */
-  private def registerAll(defaultRule: JsonNode): Unit = engine.synchronized {
-    val name = StateStore.DEFAULT_COL_FAMILY_NAME
-    rules((name, definitions(name).spec)) = defaultRule
-    definitions.keys.toSeq.foreach(register)
-  }
-
-  private def register(name: String): Unit = engine.synchronized {
-    val d = definitions(name)
-    val shape = shapeOf(name, d)
-    if (!engine.families.has(name)) engine.families.forget(name, shape)
-    val known = engine.families.get(name)
-    if (known != null && known.shape != shape)
-      throw MillpondError.of("INVALID_ARGUMENT",
-        s"column family '$name' of store ${context.label} is stored as ${known.shape}, " +
-          s"the query wants $shape.")
-    val family = if (known != null) known
-    else engine.families.add(name, nextFamilyId(name), shape, onDisk = false)
-    if (name == StateStore.DEFAULT_COL_FAMILY_NAME) family.exists = true
-    if (family.rows == null || !family.rows.isFor(d)) {
-      val key = PartitionKey.of(ruleOf(name, d), d.spec.keySchema, FamilyKind.prefixColumns(d.spec),
-        engine.layout.groups.maxParallelism)
-      family.register(codecOf(name, d, key))
-    }
-  }
-
-  private def shapeOf(name: String, d: FamilyDefinition): FamilyShape = {
-    val plain = conf.stateStoreEncodingFormat == "unsaferow" || !usesFamilies ||
-      name == StateStore.DEFAULT_COL_FAMILY_NAME
-    FamilyShape(FamilyKind.of(d.spec), d.internal, d.multi, plain)
-  }
-
-  private def codecOf(name: String, d: FamilyDefinition, partitionKey: PartitionKey): FamilyCodec =
-    new FamilyCodec(shapeOf(name, d), d.spec.keySchema, d.valueSchema, d.spec, usesFamilies,
-      schemas, name, partitionKey)
-
-  /** Forget the family until the job creates it again. */
-  private[provider] def removeFamily(session: Session, name: String): Boolean = {
-    requireFamilies("remove_col_family")
-    checkName("remove_col_family", name, internal = false)
-    engine.synchronized {
-      val existed = engine.removeFamily(session, name)
-      if (existed) definitions.remove(name)
-      existed
-    }
-  }
-
-  private def requireFamilies(operation: String): Unit = if (!usesFamilies)
-    throw StateStoreErrors.unsupportedOperationException(operation,
-      s"multiple column families is disabled in ${Names.Provider}")
-
-  private def checkName(operation: String, name: String, internal: Boolean): Unit = {
-    if (name.isEmpty || name.trim != name || name == StateStore.DEFAULT_COL_FAMILY_NAME)
-      throw StateStoreErrors.cannotUseColumnFamilyWithInvalidName(operation, name)
-    if (!internal && name.startsWith("$"))
-      throw StateStoreErrors.cannotCreateColumnFamilyWithReservedChars(name)
-  }
-
-  private def nextFamilyId(name: String): Int =
-    if (name == StateStore.DEFAULT_COL_FAMILY_NAME) 0
-    else {
-      var next = 1
-      engine.families.values.forEach(f => next = math.max(next, f.id + 1))
-      next
-    }
-
-  private def ruleOf(name: String, d: FamilyDefinition): JsonNode = rules.getOrElseUpdate(
-    (name, d.spec), {
-      context.call("partition_key", engine.status.generation) { r =>
-        r.put("column_family", name).put("spec", d.spec.getClass.getSimpleName)
-        val columns = r.putArray("key_columns")
-        d.spec.keySchema.fieldNames.foreach(columns.add)
-      }.get("rule")
-    }
-  )
 
   // ---- commits and metrics ----------------------------------------------------------------------
 
@@ -413,7 +279,7 @@ abstract class StoreProvider extends CompatibleProvider {
     val version =
       try {
         val committed = engine.commit(session)
-        engine.synchronized { definitionsBefore = None }
+        families.committed()
         if (conf.commitValidationEnabled)
           StateStore.reportCommitToCoordinator(committed, id, context.hadoopConf)
         committed
