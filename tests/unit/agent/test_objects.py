@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shutil
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -145,6 +146,27 @@ def test_two_hundred_partitions_list_nothing(tmp_path: Path) -> None:
             {"put_bytes": 2} if version == 0 else {"get_to_file": 200 * version}
         )  # the changelogs back to version 1
         assert made == {"put_file": 200, "read": 2, **born}  # format.json, and the owner
+
+
+@pytest.mark.parametrize("version", [0, 1])
+def test_a_store_that_was_closed_meanwhile_gets_no_folder(
+    objects: Objects, monkeypatch: pytest.MonkeyPatch, version: int
+) -> None:
+    """The call of a killed task goes on for a while. Nobody would delete what it brings."""
+    provider = objects.provider()
+    provider.open(0)
+    at = provider.commit() if version else None
+    handle = provider.service.handle
+
+    def closed(method: str, request: str) -> str:
+        shutil.rmtree(provider.local_dir)
+        return handle(method, request)
+
+    monkeypatch.setattr(provider.service, "handle", closed)
+    with pytest.raises(CallError) as caught:
+        provider.open(version, at.id if at is not None else None)
+    assert caught.value.kind is ErrorKind.LOCAL_FILES_LOST
+    assert not provider.local_dir.exists()
 
 
 def test_spark_s_logs_are_read_once_per_run(objects: Objects) -> None:

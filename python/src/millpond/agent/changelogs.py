@@ -13,7 +13,7 @@ from millpond.errors import ErrorKind, FormatError, NotFoundError, UnavailableEr
 from millpond.format import layout
 from millpond.model.ids import VersionId
 from millpond.storage.growing import GrowingPut
-from millpond.storage.local import translate
+from millpond.storage.local import translate, translate_restored
 from millpond.store.files import read_changelog_header
 
 # Some mounted file systems cannot fsync directories. There a rename is as durable as it gets.
@@ -21,9 +21,18 @@ _NO_DIRECTORY_FSYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP}
 
 
 def make_directory(context: StoreContext, staging_dir: str) -> None:
-    """Create the staging directory durably: a power cut must not remove it from under a durable
-    file. Where storage is local, it is the store's own directory.
+    """Create the staging directory. Where storage is local, it is the store's own directory, and
+    durable: a power cut must not remove it from under a durable file. Elsewhere it is a folder in
+    the shim's local one, which stays deleted if the store was closed meanwhile.
     """
+    if context.directory is None:
+        try:
+            os.mkdir(staging_dir)
+        except FileExistsError:
+            pass
+        except OSError as e:
+            raise translate_restored(e, f"creating {staging_dir}") from e
+        return
     missing: list[str] = []
     path = staging_dir
     try:
@@ -39,8 +48,7 @@ def make_directory(context: StoreContext, staging_dir: str) -> None:
                 if context.fsync:
                     _sync_directory(os.path.dirname(directory))
     except OSError as e:
-        local = context.directory is None
-        raise translate(e, f"creating {staging_dir}", local=local) from e
+        raise translate(e, f"creating {staging_dir}") from e
 
 
 def check_staged(context: StoreContext, staged: str, local_dir: str) -> None:

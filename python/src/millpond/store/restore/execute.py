@@ -203,7 +203,9 @@ def _keep_only(names: Collection[str], directory: str, unfinished: str) -> None:
         if os.path.lexists(unfinished):
             shutil.rmtree(unfinished)
         os.rename(directory, unfinished)
-    os.makedirs(unfinished, exist_ok=True)
+    if not os.path.isdir(unfinished):
+        # Not with its parents: a store that was closed meanwhile has deleted them, for good.
+        os.mkdir(unfinished)
     with os.scandir(unfinished) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
