@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from millpond import savepoint
 from millpond.agent.service import AgentService
+from millpond.format import layout
+from millpond.storage import open_storage
+from millpond.storage.s3 import S3Storage
 from tests.agent_driver import CallError, Provider, call
+from tests.checkpoints import CheckpointBuilder
 from tests.s3_server import HADOOP, Fault, Request, S3Server, s3_server
 
 
@@ -67,6 +74,40 @@ def test_without_another_place_the_checkpoint_itself_is_tried(
     assert call(AgentService(), "check_start", root=f"file:{tmp_path}/ckpt/state", options={}) == {
         "state": f"file:{tmp_path}/ckpt"
     }
+
+
+@pytest.mark.parametrize("before", ["commits/", "offsets/", "metadata"])
+def test_a_fork_that_was_killed_is_no_checkpoint(
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    """State is there, and Spark's logs are not. A query would begin at batch 0 above that state."""
+    for name, value in server.environment().items():
+        monkeypatch.setenv(name, value)
+    built = CheckpointBuilder(tmp_path / "checkpoint", spark_format=2).build()
+    new = f"s3://{server.bucket()}/new"
+    if (child := os.fork()) == 0:  # pragma: no cover - the child does not report
+        put = S3Storage.put_bytes
+
+        def killed(self: S3Storage, key: str, data: bytes, *, if_absent: bool = False) -> None:
+            if key.startswith(before):
+                os.kill(os.getpid(), signal.SIGKILL)
+            put(self, key, data, if_absent=if_absent)
+
+        monkeypatch.setattr(S3Storage, "put_bytes", killed)
+        try:
+            savepoint.fork(built.root, new)
+        finally:
+            os._exit(3)
+    assert os.WTERMSIG(os.waitpid(child, 0)[1]) == signal.SIGKILL
+    storage = open_storage(new)
+    left = {info.key for info in storage.list("")}
+    assert any(key.startswith("state/") for key in left) and layout.CLAIM_KEY in left
+    # Spark does this before it plans a query.
+    storage.put_bytes(layout.QUERY_METADATA_KEY, b'{"id":"another"}')
+    with pytest.raises(CallError) as refused:
+        call(AgentService(), "check_start", root=f"{new}/state", options={})
+    assert refused.value.kind == "CHECKPOINT_UNFINISHED"
+    assert new in refused.value.message and "delete all that is below" in refused.value.hint
 
 
 DENIED = Fault(403, "AccessDenied")

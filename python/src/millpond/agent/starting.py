@@ -6,8 +6,9 @@ import logging
 
 from millpond.agent.context import handed_over, request_error
 from millpond.config import resolve
-from millpond.format import roots
-from millpond.storage import open_storage
+from millpond.errors import ErrorKind, error
+from millpond.format import layout, roots
+from millpond.storage import is_there, open_storage
 from millpond.storage.owner import check_owner
 from millpond.storage.place import settle_place
 from millpond.storage.prices import parse_prices
@@ -27,7 +28,8 @@ def check_start(root: str, options: object, hadoop: object) -> str:
         options, hadoop: as in the protocol's `store`.
     Returns: URI of the Spark checkpoint, or of the place of its state if that is elsewhere.
     Raises: MillpondError: as `open_checkpoint` and `storage.steps.probe`; STATE_OWNED: the state
-        belongs to another Spark checkpoint.
+        belongs to another Spark checkpoint; CHECKPOINT_UNFINISHED: a command has not made the Spark
+        checkpoint to its end.
     """
     if not isinstance(options, dict):
         raise request_error("options is no object")
@@ -36,6 +38,12 @@ def check_start(root: str, options: object, hadoop: object) -> str:
     settings = storage_settings(resolved, handed_over(hadoop))
     uri = roots.checkpoint_of_state(root)
     spark = open_storage(uri, settings)
+    if is_there(spark, layout.CLAIM_KEY):
+        # Without Spark's logs a query begins at batch 0. Spark has written `metadata` by now, so
+        # only the claim tells.
+        raise error(
+            ErrorKind.CHECKPOINT_UNFINISHED, f"{uri} is being made by a command, or one has died"
+        )
     place = settle_place(spark, settings.uri, uri, write=False)
     state = spark if place is None else open_storage(place, settings)
     probe(state)

@@ -49,6 +49,7 @@ class ErrorKind(str, Enum):
     BATCH_NOT_COMMITTED = "BATCH_NOT_COMMITTED"
     OPERATOR_UNKNOWN = "OPERATOR_UNKNOWN"
     TARGET_NOT_EMPTY = "TARGET_NOT_EMPTY"
+    CHECKPOINT_UNFINISHED = "CHECKPOINT_UNFINISHED"
     STORE_UNSCALABLE = "STORE_UNSCALABLE"
     RESCALE_UNFINISHED = "RESCALE_UNFINISHED"
     ERASE_UNFINISHED = "ERASE_UNFINISHED"
@@ -283,6 +284,13 @@ TABLE: dict[ErrorKind, tuple[str, str, str]] = {
         "InvalidInputError",
         "The place to write to is not empty.",
         "Name a directory that does not exist or is empty: Millpond overwrites nothing.",
+    ),
+    ErrorKind.CHECKPOINT_UNFINISHED: (
+        "ConflictError",
+        "A restore, or another command that makes this Spark checkpoint, was interrupted, or runs:"
+        " a query would begin above half of its state.",
+        "If the command runs, wait for its end. If it was killed, delete all that is below the"
+        " Spark checkpoint, and run the command again.",
     ),
     ErrorKind.STORE_UNSCALABLE: (
         "UnsupportedError",
