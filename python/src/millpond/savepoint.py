@@ -17,15 +17,14 @@ from millpond.operations.savepoint.bootstrap import (
     bootstrap,
 )
 from millpond.operations.savepoint.create import CreateReport, create
+from millpond.operations.savepoint.delete import DeleteReport, delete
 from millpond.operations.savepoint.diff import DiffReport, FamilyDiff, RowDiff, diff
 from millpond.operations.savepoint.edit import EditReport, edit
 from millpond.operations.savepoint.manage import (
-    DeleteReport,
     SavepointList,
     SavepointReport,
     SavepointView,
     Unreadable,
-    delete,
     list_savepoints,
     show,
 )

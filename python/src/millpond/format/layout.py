@@ -73,6 +73,8 @@ STATE_SCHEMA_DIR = "_stateSchema"
 SAVEPOINT_KEY = "savepoint.json"
 # Whoever writes a savepoint or a new Spark checkpoint holds it, on storage that cannot rename.
 CLAIM_KEY = "millpond/claim"
+# The index of a savepoint that is being deleted there.
+DELETED_KEY = "millpond/deleted.json"
 TABLES_DIR = "tables"
 STAGING_PREFIX = ".staging-"
 SINK_LOG_PREFIX = "_spark_metadata/"

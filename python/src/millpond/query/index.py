@@ -242,11 +242,16 @@ def read_index(storage: Storage, savepoint: str, *, erasing: bool = False) -> Sa
     try:
         data = storage.read(layout.SAVEPOINT_KEY)
     except NotFoundError as e:
-        raise InvalidInputError(
-            f"no savepoint: {savepoint} (it has no {layout.SAVEPOINT_KEY})",
-            kind=ErrorKind.NOT_A_SAVEPOINT,
-        ) from e
+        raise no_savepoint(savepoint) from e
     return decode_index(data, name=layout.SAVEPOINT_KEY, erasing=erasing)
+
+
+def no_savepoint(savepoint: str) -> InvalidInputError:
+    """Return the error for a place that has no index."""
+    return InvalidInputError(
+        f"no savepoint: {savepoint} (it has no {layout.SAVEPOINT_KEY})",
+        kind=ErrorKind.NOT_A_SAVEPOINT,
+    )
 
 
 def check_listed(storage: Storage, index: SavepointIndex) -> list[tuple[str, FormatError]]:

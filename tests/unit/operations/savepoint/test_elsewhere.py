@@ -168,6 +168,57 @@ def test_one_of_many_writes_a_place(server: S3Server, tmp_path: Path) -> None:
     assert "has died" in str(caught.value)
 
 
+def _killed_deletion(saved: str, monkeypatch: pytest.MonkeyPatch, deletions: int) -> None:
+    """Delete a savepoint in a process that is killed after some requests to delete."""
+    delete, left = S3Storage.delete, deletions
+
+    def killed(self: S3Storage, keys: Any) -> None:
+        nonlocal left
+        if left == 0:
+            raise KeyboardInterrupt
+        left -= 1
+        delete(self, keys)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(S3Storage, "delete", killed)
+        savepoint.delete(saved)
+
+
+@pytest.mark.parametrize("deletions", [0, 1, 2])
+def test_a_killed_deletion_is_finished_by_the_next(
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deletions: int
+) -> None:
+    built = CheckpointBuilder(tmp_path / "checkpoint", spark_format=2).build()
+    saved = f"s3://{server.bucket()}/saved"
+    size_bytes = savepoint.create(built.root, saved).size_bytes
+    _killed_deletion(saved, monkeypatch, deletions)
+    assert savepoint.list(saved.rpartition("/")[0]).unreadable == ()
+    storage = open_storage(saved)
+    storage.put_bytes("mine.txt", b"")
+    with pytest.raises(MillpondError, match=r"mine\.txt"):
+        savepoint.delete(saved)
+    storage.delete(["mine.txt"])
+    assert savepoint.delete(saved).size_bytes == size_bytes
+    assert list(storage.list("")) == []
+    with pytest.raises(MillpondError) as caught:
+        savepoint.delete(saved)
+    assert caught.value.kind is ErrorKind.NOT_A_SAVEPOINT
+
+
+def test_keep_finishes_what_a_killed_run_deleted(
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = RowsBuilder(tmp_path / "checkpoint", spark_format=2).build()
+    place = f"s3://{server.bucket()}/saves"
+    first = savepoint.create(built.root, place, keep=1).savepoint
+    by_hand = savepoint.create(built.root, f"{place}/by-hand").savepoint
+    for saved in (first, by_hand):
+        _killed_deletion(saved, monkeypatch, 1)
+    second = savepoint.create(built.root, place, keep=1).savepoint
+    names = {info.key.partition("/")[0] for info in open_storage(place).list("")}
+    assert names == {second.rpartition("/")[2], "by-hand"}
+
+
 class Executors:
     """What Millpond uses of a Spark session. Each task runs in a thread of its own.
 

@@ -1,4 +1,4 @@
-"""`show`, `verify`, `list` and `delete`: each looks at a savepoint that exists."""
+"""`show`, `verify` and `list`: each looks at a savepoint that exists."""
 
 from __future__ import annotations
 
@@ -32,7 +32,6 @@ from millpond.operations.notebook import (
     counted,
     time_text,
 )
-from millpond.operations.output.atomic_target import remove_directory
 from millpond.operations.output.copying import Progress
 from millpond.operations.spread import BYTES_PER_PROCESS, engine_for
 from millpond.query.from_savepoint import savepoint_image
@@ -202,27 +201,6 @@ class SavepointList(Notebook):
             problems=[f"{one.savepoint}: {one.error.message}" for one in self.unreadable],
             newest=True,
         )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class DeleteReport:
-    """What `delete` deleted, or would.
-
-    `to_json` is the contract of `millpond savepoint delete --json`.
-    """
-
-    savepoint: str
-    index: SavepointIndex  # what it held
-    dry_run: bool
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of all its files."""
-        return self.index.size_bytes
-
-    def to_json(self) -> dict[str, Any]:
-        """Return it as JSON values."""
-        return {"savepoint": self.savepoint, "size_bytes": self.size_bytes, "dry_run": self.dry_run}
 
 
 def show(
@@ -415,41 +393,6 @@ def _savepoints_in(root: str, storage: Storage) -> list[str]:
         return [path for path in paths if os.path.isfile(os.path.join(path, layout.SAVEPOINT_KEY))]
     names = (info.key.partition("/") for info in storage.list(""))
     return [f"{root.rstrip('/')}/{name}" for name, _, key in names if key == layout.SAVEPOINT_KEY]
-
-
-def delete(savepoint: str | os.PathLike[str], *, dry_run: bool = False) -> DeleteReport:
-    """Delete a savepoint, and return what it held.
-
-    Neither the Spark checkpoint that it was made of nor one restored from it needs it.
-
-    Args:
-        savepoint: path or URI of the savepoint.
-        dry_run: delete nothing.
-
-    Raises:
-        InvalidInputError: NOT_A_SAVEPOINT; INVALID_ARGUMENT: the directory holds files that are
-        none of the savepoint's. FormatError, UnsupportedError: as `show`. UnavailableError:
-        storage.
-    """
-    root = root_of(savepoint)
-    storage = open_storage(root)
-    index = read_index(storage, root)
-    mine = {*index.files, layout.SAVEPOINT_KEY, layout.CLAIM_KEY}
-    others = [info.key for info in storage.list("") if info.key not in mine]
-    if others:
-        raise InvalidInputError(
-            f"{root} holds {len(others)} files that are none of the savepoint's,"
-            f" {others[0]} is one: nothing is deleted",
-            kind=ErrorKind.INVALID_ARGUMENT,
-            hint="Move them elsewhere, then delete the savepoint again.",
-        )
-    if not dry_run:
-        if isinstance(storage, LocalStorage):
-            remove_directory(storage.root)
-        else:
-            storage.delete([layout.SAVEPOINT_KEY])
-            storage.delete([*index.files, layout.CLAIM_KEY])
-    return DeleteReport(savepoint=root, index=index, dry_run=dry_run)
 
 
 def _problem(file: str, e: MillpondError) -> Problem:

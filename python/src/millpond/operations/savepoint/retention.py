@@ -8,17 +8,23 @@ Only savepoints with such a name, and of the same query, are ever deleted.
 from __future__ import annotations
 
 import datetime as dt
+import logging
 import os
 import re
 from collections.abc import Sequence
 from contextlib import suppress
 
 from millpond.errors import ErrorKind, InvalidInputError, MillpondError
+from millpond.format import layout
 from millpond.local.scratch import remove_abandoned
-from millpond.operations.savepoint.manage import SavepointView, delete, savepoints_of
+from millpond.operations.savepoint.delete import delete
+from millpond.operations.savepoint.manage import SavepointView, savepoints_of
 from millpond.storage import LocalStorage, open_storage, root_of
 
+log = logging.getLogger(__name__)
+
 _NAME = re.compile(r"\d{8}T\d{6}\.\d{3}Z")
+_GONE = (ErrorKind.NOT_A_SAVEPOINT, ErrorKind.OBJECT_NOT_FOUND)  # another run was first
 _LEFT = re.compile(rf"\.{_NAME.pattern}\.staging-[0-9a-f]{{32}}")
 
 
@@ -39,16 +45,29 @@ def new_name(directory: str, now_ms: int) -> str:
 def remove_left(directory: str) -> None:
     """Remove what killed runs left in `directory` while they wrote or deleted a savepoint.
 
-    Each run has another name, so no later one would. On object storage nothing tells a killed run
-    from one that works: there it stays.
+    Each run has another name, so no later one would. On object storage nothing tells a run that was
+    killed while it wrote from one that works: there it stays.
     """
-    storage = open_storage(root_of(directory))
+    root = root_of(directory)
+    storage = open_storage(root)
     if not isinstance(storage, LocalStorage):
+        for info in list(storage.list("")):
+            name, _, key = info.key.partition("/")
+            if key == layout.DELETED_KEY and _NAME.fullmatch(name):
+                _finish(f"{root.rstrip('/')}/{name}")
         return
     with suppress(OSError):  # the directory is not there yet, or may not be listed
         for name in os.listdir(storage.root):
             if _LEFT.fullmatch(name):
                 remove_abandoned(storage.root, name)
+
+
+def _finish(savepoint: str) -> None:
+    try:
+        delete(savepoint)
+    except MillpondError as e:
+        if e.kind not in _GONE:
+            log.warning("%s was half deleted, and stays so: %s", savepoint, e)
 
 
 def remove_older(
@@ -69,7 +88,7 @@ def remove_older(
         try:
             delete(savepoint, dry_run=dry_run)
         except MillpondError as e:
-            if e.kind not in (ErrorKind.NOT_A_SAVEPOINT, ErrorKind.OBJECT_NOT_FOUND):
+            if e.kind not in _GONE:
                 raise
             continue  # another run was first
         gone.append(savepoint)
