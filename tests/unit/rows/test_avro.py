@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from millpond.errors import FormatError, InvalidInputError, UnsupportedError
 from millpond.rows.avro import min_bytes, row_reader
 from millpond.rows.avro_write import avro_rows
+from millpond.rows.readable import readable
 from millpond.spark.state_schemas import FamilySchema
 from millpond.spark.types import Array, Atom, Decimal, Field, Map, SparkType, Struct
 from millpond.state.codec import AVRO, decode_keys, decode_values
@@ -212,6 +213,40 @@ def test_values_of_a_schema_that_changed() -> None:
     ]
     with pytest.raises(FormatError, match="schema 2"):
         decode_values([numbered({"k": 4, "s": ""}, 2)], schema, encoding=AVRO)
+
+
+def test_texts_that_are_no_utf8() -> None:
+    """Spark writes the bytes of a text as they are. Keys of maps went through Java, which mends
+    them.
+    """
+    inner = Struct((Field("t", Atom("string")), Field("nothing", Struct(()))))
+    schema = Struct(
+        (
+            Field("s", Atom("string")),
+            Field("l", Array(Atom("string"))),
+            Field("m", Map(Atom("string"), inner)),
+        )
+    )
+    bad, good = long(3) + b"\xff\xedn", long(1) + b"a"
+    some, end = long(1), long(0)
+    of_map = some + long(1) + good + some + some + bad + some + end
+    head = b"\0" + struct.pack("<h", 0)
+    data = [head + some + bad + some + long(2) + good + bad + end + of_map, head + end * 3]
+    values = FamilySchema(name="x", key=K, value=schema, kind="point", values={0: schema})
+    found = decode_values(data, values, encoding=AVRO)
+    assert encode_values(found, values, encoding=AVRO) == data
+    shown = "\\xff\\xedn"
+    assert readable(found).to_pylist()[0] == {
+        "s": shown,
+        "l": ["a", shown],
+        "m": [("a", {"t": shown, "nothing": {}})],
+    }
+    keys = FamilySchema(name="x", key=inner, value=K, kind="point", values={0: K})
+    key = head + some + bad + some
+    found = decode_keys([b"slot" + key], keys, encoding=AVRO)
+    assert encode_keys(found, keys, encoding=AVRO) == [key]
+    with pytest.raises(FormatError, match="no row of the schema"):
+        decode_values([head + end * 2 + some + long(1) + bad], values, encoding=AVRO)
 
 
 def test_keys_of_every_kind() -> None:

@@ -12,8 +12,10 @@ from collections.abc import Callable, Sequence
 from decimal import Decimal as Number
 from typing import Any
 
+import pyarrow as pa
+
 from millpond.errors import ErrorKind, FormatError, UnsupportedError
-from millpond.rows.arrow_types import arrow_names
+from millpond.rows.arrow_types import arrow_names, struct_type
 from millpond.spark.types import Array, Atom, Decimal, Map, SparkType, Struct
 
 Row = dict[str, Any]
@@ -25,7 +27,8 @@ INTEGERS = frozenset({"byte", "short", "integer", "long", "date", "timestamp", "
 def row_reader(written: Struct, wanted: Struct | None = None) -> Callable[[bytes], Row]:
     """Return a function from the Avro bytes of a row to its columns, by their names in Arrow.
 
-    The function raises FormatError (CHANGELOG_DAMAGED) for bytes that are no such row.
+    A text that is no UTF-8 stays bytes; `array_of` takes both. The function raises FormatError
+    (CHANGELOG_DAMAGED) for bytes that are no such row.
 
     Args:
         written: the schema with which Spark wrote the row.
@@ -77,9 +80,12 @@ def _bytes(data: bytes, at: int) -> tuple[bytes, int]:
     return data[at : at + size], at + size
 
 
-def _string(data: bytes, at: int) -> tuple[str, int]:
+def _string(data: bytes, at: int) -> tuple[str | bytes, int]:
     value, at = _bytes(data, at)
-    return value.decode("utf-8"), at
+    try:
+        return value.decode("utf-8"), at
+    except UnicodeDecodeError:  # a text that Spark cast from any bytes
+        return value, at
 
 
 def _fixed(form: str) -> Reader:
@@ -179,9 +185,9 @@ def _blocks(reader: Reader) -> Reader:
 
 def _pair(value: Reader) -> Reader:
     def read(data: bytes, at: int) -> tuple[tuple[str, Any], int]:
-        key, at = _string(data, at)
+        key, at = _bytes(data, at)
         found, at = value(data, at)
-        return (key, found), at
+        return (key.decode("utf-8"), found), at  # Spark writes no other keys
 
     return read
 
@@ -224,6 +230,18 @@ def ordering_columns(data: bytes, count: int) -> list[bytes]:
     return columns
 
 
-def rows_of(data: Sequence[bytes], read: Callable[[bytes], Row]) -> list[Row]:
-    """Return all rows of `data`."""
-    return [read(one) for one in data]
+def array_of(rows: Sequence[Row], schema: Struct) -> Any:
+    """Return rows as a `pyarrow.StructArray` of exactly the type of `schema`."""
+    kind = struct_type(schema)
+    return pa.array(rows, _with_bytes(kind)).view(kind)
+
+
+def _with_bytes(kind: Any) -> Any:
+    """Return the type with binaries for texts, which lie in memory alike: Arrow checks no UTF-8."""
+    if pa.types.is_struct(kind):
+        return pa.struct([pa.field(field.name, _with_bytes(field.type)) for field in kind])
+    if pa.types.is_map(kind):
+        return pa.map_(_with_bytes(kind.key_type), _with_bytes(kind.item_type))
+    if pa.types.is_list(kind):
+        return pa.list_(_with_bytes(kind.value_type))
+    return pa.binary() if pa.types.is_string(kind) else kind

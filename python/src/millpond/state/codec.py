@@ -328,15 +328,13 @@ def _avro_values(values: list[bytes], schema: FamilySchema) -> Any:
                 raise _damaged(f"a value of schema {number}, which no schema file describes")
             readers[number] = avro.row_reader(written, schema.value)
         rows.append(readers[number](data))
-    return pa.array(rows, struct_type(schema.value))
+    return avro.array_of(rows, schema.value)
 
 
 def _avro_keys(keys: list[bytes], schema: FamilySchema, place_bytes: int) -> Any:
     if schema.kind == "point":
         read = avro.row_reader(schema.key)
-        return pa.array(
-            [read(_numbered(key[place_bytes:])[1]) for key in keys], struct_type(schema.key)
-        )
+        return avro.array_of([read(_numbered(key[place_bytes:])[1]) for key in keys], schema.key)
     every = range(len(schema.key.fields))
     first = (
         list(schema.ordinals) if schema.kind == "range" else list(every)[: schema.prefix_columns]
@@ -357,12 +355,12 @@ def _avro_keys(keys: list[bytes], schema: FamilySchema, place_bytes: int) -> Any
             columns[number] = _ordering(column, schema.key.fields[number])
     else:
         part = _part(schema.key, first)
-        found = pa.array(list(map(avro.row_reader(part), heads)), struct_type(part))
+        found = avro.array_of(list(map(avro.row_reader(part), heads)), part)
         columns |= {number: found.field(place) for place, number in enumerate(first)}
     if others:
         part = _part(schema.key, others)
         read = avro.row_reader(part)
-        found = pa.array([read(_numbered(rest)[1]) for rest in rests], struct_type(part))
+        found = avro.array_of([read(_numbered(rest)[1]) for rest in rests], part)
         columns |= {number: found.field(place) for place, number in enumerate(others)}
     return pa.StructArray.from_arrays(
         [columns[n] for n in every], fields=list(struct_type(schema.key))
