@@ -61,11 +61,19 @@ def test_a_clock_that_is_off_does_not_hide_a_query(
     assert refused.value.kind is ErrorKind.QUERY_RUNNING
 
 
-@pytest.mark.parametrize("age_s", [3600, 90_000])
+@pytest.mark.parametrize("age_s", [3600, 90_000, -3600, -90_000])
 def test_what_a_killed_driver_left_refuses_nothing(tmp_path: Path, age_s: int) -> None:
     file = _beat(tmp_path)
     os.utime(file, (time.time() - age_s,) * 2)
     heartbeats.refuse_running(LocalStorage(str(tmp_path)), "it", 0.1)
+
+
+@pytest.mark.parametrize(("age_s", "shown"), [(-3600, True), (0, True), (3600, False)])
+def test_a_look_at_what_runs_waits_for_nothing(tmp_path: Path, age_s: int, shown: bool) -> None:
+    os.utime(_beat(tmp_path), (time.time() - age_s,) * 2)
+    assert [beat.age_ms >= 0 for beat in heartbeats.heartbeats(LocalStorage(str(tmp_path)))] == (
+        [True] if shown else []
+    )
 
 
 def test_a_heartbeat_that_goes_while_it_is_watched(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ The extension writes a heartbeat every `interval_ms`, and removes it when the qu
 driver leaves its last one. In the driver's own PID namespace, on its own host, this module sees
 that the process is gone. Elsewhere, as in another container of that host, the heartbeat counts
 until three intervals have passed, and then while it is renewed: the clocks of this host and of the
-storage need not agree.
+storage need not agree. So does one from the future: nobody knows how old that is.
 """
 
 from __future__ import annotations
@@ -65,17 +65,22 @@ class _Seen:
     """A heartbeat as it was at one look. `mark` differs when it has been renewed."""
 
     beat: Heartbeat
+    age_ms: int  # below 0 if the storage's clock is ahead of this host's
     interval_ms: int
     mark: tuple[int, str, bytes]
 
     @property
     def is_fresh(self) -> bool:
-        return self.beat.age_ms <= _MISSED_BEATS * self.interval_ms
+        return abs(self.age_ms) <= _MISSED_BEATS * self.interval_ms
 
 
 def heartbeats(storage: Storage) -> list[Heartbeat]:
     """Return the runs that are alive on the Spark checkpoint in `storage`, by this host's clock."""
-    return [seen.beat for seen in _look(storage, "") if seen.is_fresh and not seen.beat.is_command]
+    return [
+        seen.beat
+        for seen in _look(storage, "")
+        if (seen.is_fresh or seen.age_ms < 0) and not seen.beat.is_command
+    ]
 
 
 def _look(storage: Storage, but: str) -> list[_Seen]:
@@ -99,27 +104,30 @@ def _look(storage: Storage, but: str) -> list[_Seen]:
             value = {}  # the driver is writing it
         if not isinstance(value, dict):
             value = {}
+        age_ms = time.time_ns() // 1_000_000 - info.modified_ms
         beat = Heartbeat(
             run_id=name.removesuffix(".json"),
             host=str(value.get("host", "")),
             pid=_whole(value.get("pid"), 0),
-            age_ms=max(0, time.time_ns() // 1_000_000 - info.modified_ms),
+            age_ms=max(0, age_ms),
         )
         where = _Process(
             beat.host, str(value.get("boot_id", "")), str(value.get("pid_namespace", ""))
         )
         if not _is_gone(beat, where):
             interval_ms = _whole(value.get("interval_ms"), _DEFAULT_INTERVAL_MS)
-            found.append(_Seen(beat, interval_ms, (info.modified_ms, info.tag, text)))
+            found.append(_Seen(beat, age_ms, interval_ms, (info.modified_ms, info.tag, text)))
     return found
 
 
 def _renewed(storage: Storage, but: str) -> Heartbeat | None:
-    """Watch the heartbeats that look too old, and return one that is renewed nevertheless."""
+    """Watch the heartbeats that look too old, or are from the future, and return one that is
+    renewed.
+    """
     old = {
         seen.beat.run_id: seen
         for seen in _look(storage, but)
-        if not seen.is_fresh and seen.beat.age_ms < _MOST_SKEW_MS
+        if not seen.is_fresh and seen.age_ms < _MOST_SKEW_MS
     }
     longest_s = max((seen.interval_ms for seen in old.values()), default=0) / 1000
     deadline = time.monotonic() + min(_RENEWED_INTERVALS * longest_s, _LONGEST_WATCH_S)
