@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,17 @@ def storage(tmp_path: Path) -> LocalStorage:
 
 
 def _beats(storage: LocalStorage) -> list[str]:
-    return [info.key for info in storage.list(layout.RUNNING_PREFIX)]
+    keys = [info.key for info in storage.list(layout.RUNNING_PREFIX)]
+    beats = [key for key in keys if key.endswith(".json")]
+    holds = [key.removesuffix(".hold") for key in keys if key.endswith(".hold")]
+    assert holds == [key.removesuffix(".json") for key in beats if layout.COMMAND_PREFIX in key]
+    return beats
+
+
+def _take_over(storage: LocalStorage) -> None:
+    """Delete what the next command deletes when the heartbeat of this one is old."""
+    prefix = layout.RUNNING_PREFIX + layout.COMMAND_PREFIX
+    storage.delete([info.key for info in storage.list(prefix)])
 
 
 def _refused(storage: LocalStorage) -> ConflictError:
@@ -84,7 +95,7 @@ def test_a_command_that_stood_still_notices(
     storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with at_work(storage, "it", "first") as hold:
-        storage.delete(_beats(storage))  # as the next command does, when this one's is old
+        _take_over(storage)
         hold.check()  # it looked a moment ago
         monkeypatch.setattr(commands, "_CHECK_S", 0.0)
         with pytest.raises(ConflictError, match="another one took over") as lost:
@@ -99,7 +110,7 @@ def test_a_laptop_that_slept_counts_as_time(
     """`time.monotonic` stands still meanwhile."""
     real = time.clock_gettime
     with at_work(storage, "it", "first") as hold:
-        storage.delete(_beats(storage))
+        _take_over(storage)
         monkeypatch.setattr(time, "clock_gettime", lambda clock: real(clock) + 3600)
         with pytest.raises(ConflictError, match="another one took over"):
             hold.check()
@@ -118,10 +129,47 @@ def test_its_heartbeat_is_renewed_and_not_brought_back(
             time.sleep(0.01)
         hold._over.set()
         hold._thread.join()
-        storage.delete([key])
+        _take_over(storage)
         hold._over.clear()
         hold._renew()  # returns: the file is another command's to write
         assert _beats(storage) == []
+
+
+def test_a_renewal_that_comes_late_brings_nothing_back(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command stood still after it saw its file, or its write hung; another one took over."""
+    monkeypatch.setattr(commands, "_INTERVAL_MS", 10)
+    monkeypatch.setattr(commands, "_CHECK_S", 0.0)
+    with at_work(storage, "it", "first") as hold:
+        hold._over.set()
+        hold._thread.join()
+        write = hold._write
+
+        def late() -> None:
+            _take_over(storage)
+            write()
+            with pytest.raises(ConflictError, match="another one took over"):
+                hold.check()
+
+        monkeypatch.setattr(hold, "_write", late)
+        hold._over.clear()
+        hold._renew()
+        assert _beats(storage) == []
+
+
+def test_one_that_stands_still_as_it_begins_notices(
+    storage: LocalStorage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    refuse = heartbeats.refuse_running
+
+    def slow(*arguments: Any, **more: Any) -> None:
+        refuse(*arguments, **more)
+        _take_over(storage)
+
+    monkeypatch.setattr(commands, "refuse_running", slow)
+    with pytest.raises(ConflictError, match="another one took over"), at_work(storage, "it", "one"):
+        raise AssertionError("it begins")
 
 
 def test_a_query_is_told_from_a_command(storage: LocalStorage, tmp_path: Path) -> None:

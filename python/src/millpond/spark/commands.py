@@ -2,17 +2,20 @@
 
     millpond/running/command-<id>.json    {"command", "host", "pid", "boot_id", "pid_namespace",
                                            "interval_ms", "updated_ms"}
+    millpond/running/command-<id>.hold    empty, written once
 
 A rescale and an erasure write this heartbeat while they work. The next command waits for it, as for
-that of a query. A command that was killed leaves it, and the next one deletes it and brings to an
-end what the killed one began. One that only stood still (a laptop that slept) finds its file gone
-when it goes on, and stops before it touches anything.
+that of a query. A command that was killed leaves both files, and the next one deletes them and
+brings to an end what the killed one began. One that only stood still (a laptop that slept) finds
+its hold gone when it goes on, and stops before it touches anything. The heartbeat cannot tell it
+that: a renewal that hung meanwhile may come late, and bring that file back.
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import math
 import threading
 import time
 import uuid
@@ -40,9 +43,10 @@ class Hold:
         self.root = root
         self.name = f"{layout.COMMAND_PREFIX}{uuid.uuid4()}"
         self._key = f"{layout.RUNNING_PREFIX}{self.name}.json"
+        self._hold = f"{layout.RUNNING_PREFIX}{self.name}.hold"
         self._text: dict[str, object] = {"command": command, **own_process()}
         self._is_held = False
-        self._checked = 0.0
+        self._checked = -math.inf
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._renew, name="millpond-command", daemon=True)
 
@@ -58,7 +62,7 @@ class Hold:
         now = _now_s()
         if not self._is_held or now - self._checked < _CHECK_S:
             return
-        if not is_there(self.storage, self._key):
+        if not is_there(self.storage, self._hold):
             raise ConflictError(
                 f"{self.root}: this command stood still, and another one took over",
                 kind=ErrorKind.COMMAND_RUNNING,
@@ -68,16 +72,17 @@ class Hold:
     def _begin(self, ending_s: float | None) -> None:
         """Write the heartbeat first: of two that begin at once, at most one goes on."""
         OWN_COMMANDS.add(self.name)
+        self.storage.put_bytes(self._hold, b"")
         self._write()
         self.refuse_running(ending_s)
         self.storage.delete(
             info.key
             for info in list(self.storage.list(layout.RUNNING_PREFIX + layout.COMMAND_PREFIX))
-            if info.key != self._key
+            if info.key not in (self._key, self._hold)
         )
-        self._checked = _now_s()
         self._is_held = True
         self._thread.start()
+        self.check()
 
     def _end(self) -> None:
         self._over.set()
@@ -85,7 +90,7 @@ class Hold:
             self._thread.join()
         OWN_COMMANDS.discard(self.name)
         try:
-            self.storage.delete([self._key])
+            self.storage.delete([self._key, self._hold])
         except MillpondError as e:
             log.warning("%s: %s cannot be deleted, and grows old: %s", self.root, self._key, e)
 
@@ -96,9 +101,12 @@ class Hold:
     def _renew(self) -> None:
         while not self._over.wait(_INTERVAL_MS / 1000):
             try:
-                if not is_there(self.storage, self._key):
+                if not is_there(self.storage, self._hold):
                     return
                 self._write()
+                if not is_there(self.storage, self._hold):
+                    self.storage.delete([self._key])
+                    return
             except MillpondError as e:
                 log.warning("%s: the heartbeat of this command: %s", self.root, e)
 
