@@ -5,7 +5,7 @@ Needs the extra `tools`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -22,6 +22,33 @@ def leaves(key: Key, outer: str = "") -> Iterator[tuple[str, object]]:
             yield from leaves(value, f"{outer}{name}.")
         else:
             yield f"{outer}{name}", value
+
+
+def first_name(place: str, names: Iterable[str]) -> tuple[str, str]:
+    """Return the name of a column, and what names a part of it ("" if nothing does).
+
+    A column's own name may have dots: the longest of `names` with which `place` begins counts.
+    """
+    fitting = [name for name in names if place == name or place.startswith(f"{name}.")]
+    if not fitting:
+        top, _, rest = place.partition(".")
+        return top, rest
+    top = max(fitting, key=len)
+    return top, place[len(top) + 1 :]
+
+
+def path_of(kind: Any, place: str) -> list[str] | None:
+    """Return the names of the fields that lead to a column in a `pyarrow.StructType`; None: there
+    is no such column.
+    """
+    if not pa.types.is_struct(kind):
+        return None
+    top, rest = first_name(place, [field.name for field in kind])
+    number = kind.get_field_index(top)
+    if number < 0 or not rest:
+        return [top] if number >= 0 else None
+    inner = path_of(kind[number].type, rest)
+    return None if inner is None else [top, *inner]
 
 
 def rows_of_columns(columns: Struct, outer: str, given: Mapping[str, Any], count: int) -> Any:

@@ -38,7 +38,7 @@ from millpond.state.encoding import encode_keys, encode_prefixes, sorted_by
 from millpond.state.glancing import telling_more
 from millpond.state.join_columns import join_columns
 from millpond.state.join_counts import counted_by, enough_columns
-from millpond.state.key_columns import leaves, names_of, rows_of_columns
+from millpond.state.key_columns import first_name, leaves, names_of, rows_of_columns
 from millpond.state.key_examples import columns_text, key_hint
 from millpond.state.lookups import Key
 from millpond.state.open_stores import OpenStores
@@ -357,17 +357,17 @@ class KeyReader:
         given = {}
         columns = set(self._selection.schema.key.distinct_names)
         for name, value in leaves(key):
-            top, dot, rest = name.partition(".")
+            top, rest = first_name(name, [*columns, *self.shown.values()])
             if top not in columns:  # a stored name, or one for the user
                 top = next((old for old, new in self.shown.items() if new == top), top)
-            given[top + dot + rest] = value
+            given[f"{top}.{rest}" if rest else top] = value
         return given
 
     def _array(self, keys: list[dict[str, Any]]) -> tuple[Any, Struct]:
         """Return keys as a `pyarrow.StructArray`, and its columns: all, or the first ones."""
         schema = self._selection.schema
         given = {place: self._column(place, [key[place] for key in keys]) for place in keys[0]}
-        count = len({place.partition(".")[0] for place in given})
+        count = len({first_name(place, schema.key.distinct_names)[0] for place in given})
         columns = Struct(schema.key.fields[:count])
         first = count == sorted_by(schema)
         complete = first or count == len(schema.key.fields)

@@ -31,7 +31,7 @@ from millpond.state.codec import (
     split_lists,
 )
 from millpond.state.join_columns import join_columns
-from millpond.state.key_columns import leaves
+from millpond.state.key_columns import leaves, path_of
 from millpond.state.key_examples import key_hint
 from millpond.state.read_state import Keys
 from millpond.state.selection import Selection, open_state, select
@@ -312,16 +312,16 @@ def key_value(schema: Struct, name: str, value: object, shown: Mapping[str, str]
     Raises: InvalidInputError: INVALID_ARGUMENT: no such column, or the value is of another type.
     """
     kind = struct_type(schema)
-    for part in name.split("."):
-        number = kind.get_field_index(part) if pa.types.is_struct(kind) else -1
-        if number < 0:
-            there = ", ".join(shown.get(n, n) for n in schema.distinct_names) or "none"
-            raise InvalidInputError(
-                f"no key column {name!r}; there are: {there}",
-                kind=ErrorKind.INVALID_ARGUMENT,
-                hint=key_hint(schema, shown),
-            )
-        kind = kind[number].type
+    path = path_of(kind, name)
+    if path is None:
+        there = ", ".join(shown.get(n, n) for n in schema.distinct_names) or "none"
+        raise InvalidInputError(
+            f"no key column {name!r}; there are: {there}",
+            kind=ErrorKind.INVALID_ARGUMENT,
+            hint=key_hint(schema, shown),
+        )
+    for part in path:
+        kind = kind.field(part).type
     try:
         if isinstance(value, str) and pa.types.is_binary(kind):
             return pa.scalar(base64.b64decode(value.encode("ascii"), validate=True), kind)
@@ -388,7 +388,7 @@ class Filter:
         for wanted in self._alternatives:
             both = pa.array([True] * len(keys), pa.bool_())
             for name, scalar in wanted.items():
-                column = pc.struct_field(keys, name.split("."))
+                column = pc.struct_field(keys, path_of(keys.type, name))
                 both = pc.and_(both, equals(column, scalar))
             result = pc.or_(result, both)
         return result

@@ -23,7 +23,7 @@ from millpond.rows.arrow_types import struct_type
 from millpond.spark.state_schemas import FamilySchema
 from millpond.spark.types import Struct
 from millpond.state.codec import check_supported, decode_keys
-from millpond.state.key_columns import leaves
+from millpond.state.key_columns import first_name, leaves, path_of
 from millpond.state.partitioning import partition_columns
 from millpond.state.selection import family_schemas, rule_of
 from millpond.state.tables import equals, key_value
@@ -92,7 +92,8 @@ class Matcher:
             found = []
             for (number, rest), value in self._wanted.items():
                 name = ".".join((kind.distinct_names[number], *rest))
-                found.append((name.split("."), key_value(kind, name, value, {})))
+                scalar = key_value(kind, name, value, {})  # raises where there is no such path
+                found.append((path_of(struct_type(kind), name) or [], scalar))
             self._scalars[place] = found
         return self._scalars[place]
 
@@ -110,14 +111,15 @@ class Matcher:
             numbers = {column: n for n, column in enumerate(columns)}
             numbers |= {names.get(column, column): n for n, column in enumerate(columns)}
             offered = offered or [names.get(column, column) for column in columns]
-            split = [(name.partition("."), value) for name, value in leaves(key)]
+            split = [(first_name(name, numbers), value) for name, value in leaves(key)]
             if not split or any(name[0] not in numbers for name, _ in split):
                 continue
-            wanted = {}
-            for (top, dot, rest), value in split:
-                stored = columns[numbers[top]] + dot + rest
+            wanted: dict[tuple[int, tuple[str, ...]], object] = {}
+            for (top, rest), value in split:
+                inside = (rest,) if rest else ()
+                stored = ".".join((columns[numbers[top]], *inside))
                 key_value(kind, stored, value, names)  # raises if it is of another type
-                wanted[numbers[top], tuple(rest.split(".")) if rest else ()] = value
+                wanted[numbers[top], inside] = value
             return wanted
         if not offered:
             raise UnsupportedError(
