@@ -77,7 +77,7 @@ def load(
     place, arguments = ("", []) if callable(job) else _with_arguments(os.fspath(job))
     path, name = _parts(place) if place else ("", "")
     spark = session()
-    with _kept() as kept, redirect_stdout(sys.stderr):
+    with _kept() as (kept, names), redirect_stdout(sys.stderr):
         try:
             with _as_script(path, arguments) if path else nullcontext():
                 if function is None and name:
@@ -86,7 +86,7 @@ def load(
                     with users("your job", path):
                         runpy.run_path(path, run_name="__main__")
                 else:
-                    kept += _queries(_called(function, spark))
+                    kept += _queries(_called(function, spark), names)
         except SystemExit as e:
             if e.code not in (None, 0):
                 raise InvalidInputError(
@@ -201,7 +201,22 @@ def _function(path: str, name: str) -> Callable[..., object]:
     return function  # type: ignore[no-any-return]
 
 
-def _queries(made: object) -> list[JobQuery]:
+class _Names:
+    """The names that a job gives its writers, which do not tell them."""
+
+    def __init__(self) -> None:
+        # By id. The writers are kept too: else another one might get the id of one that is gone.
+        self._found: dict[int, tuple[Any, str]] = {}
+
+    def give(self, writer: Any, name: str) -> None:
+        self._found[id(writer)] = writer, name
+
+    def of(self, writer: Any) -> str | None:
+        found = self._found.get(id(writer))
+        return None if found is None else found[1]
+
+
+def _queries(made: object, names: _Names) -> list[JobQuery]:
     """Return the queries that a job's function returned: streaming DataFrames or writers."""
     # Start-up time.
     from pyspark.sql import DataFrame
@@ -210,9 +225,9 @@ def _queries(made: object) -> list[JobQuery]:
     if isinstance(made, DataFrame):
         return [JobQuery(writer=made.writeStream, name=None)] if made.isStreaming else []
     if isinstance(made, DataStreamWriter):
-        return [JobQuery(writer=made, name=None)]
+        return [JobQuery(writer=made, name=names.of(made))]
     if isinstance(made, list | tuple):
-        return [query for one in made for query in _queries(one)]
+        return [query for one in made for query in _queries(one, names)]
     return []
 
 
@@ -221,14 +236,14 @@ def _text(value: object) -> str | None:
 
 
 @contextmanager
-def _kept() -> Iterator[list[JobQuery]]:
+def _kept() -> Iterator[tuple[list[JobQuery], _Names]]:
     """Inside this block a job's queries do not start. The yielded list keeps them."""
     # Start-up time.
     from pyspark.sql.streaming.query import StreamingQueryManager
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
     kept: list[JobQuery] = []
-    names: dict[int, str] = {}
+    names = _Names()
 
     def start(
         self: Any,
@@ -240,21 +255,18 @@ def _kept() -> Iterator[list[JobQuery]]:
         **options: object,
     ) -> _NotStarted:
         writer = self.outputMode(outputMode) if outputMode is not None else self
-        name = queryName or names.get(id(self))
+        name = queryName or names.of(self)
         where = path if path is not None else options.get("path")
         kept.append(JobQuery(writer=writer, name=name, format=_text(format), path=_text(where)))
         return _NotStarted(name)
 
     def to_table(self: Any, tableName: str, **options: Any) -> _NotStarted:
-        kept.append(
-            JobQuery(
-                writer=self, name=options.get("queryName") or names.get(id(self)), to_table=True
-            )
-        )
+        name = options.get("queryName") or names.of(self)
+        kept.append(JobQuery(writer=self, name=name, to_table=True))
         return _NotStarted(kept[-1].name)
 
     def query_name(self: Any, queryName: str) -> Any:
-        names[id(self)] = queryName
+        names.give(self, queryName)
         return originals["queryName"](self, queryName)
 
     def await_any(self: Any, timeout: float | None = None) -> bool | None:
@@ -269,7 +281,7 @@ def _kept() -> Iterator[list[JobQuery]]:
         for name, function in changed.items():
             setattr(DataStreamWriter, name, function)
         StreamingQueryManager.awaitAnyTermination = await_any  # type: ignore[method-assign]
-        yield kept
+        yield kept, names
     finally:
         for name, function in originals.items():
             setattr(DataStreamWriter, name, function)

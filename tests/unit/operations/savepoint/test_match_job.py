@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from millpond import savepoint as savepoints
 from millpond.cli.main import main
@@ -30,6 +31,28 @@ from millpond.operations.savepoint.verdicts import (
 from millpond.savepoint import OperatorVerdict, PlanReport, RestoreReport
 from millpond.spark.job import JobOperator
 from millpond.spark.job_script import JobQuery, chosen, load
+
+
+class _JavaWriter:
+    def queryName(self, name: str) -> _JavaWriter:
+        return self
+
+
+def _writer() -> Any:
+    made: Any = object.__new__(DataStreamWriter)
+    made._jwrite = _JavaWriter()
+    return made
+
+
+def test_writers_that_a_function_returns_keep_their_names() -> None:
+    def build() -> list[Any]:
+        _writer().queryName("thrown away")
+        return [_writer(), _writer().queryName("one"), _writer().queryName("two")]
+
+    queries = load(build, lambda: None)
+    assert [query.name for query in queries] == [None, "one", "two"]
+    assert chosen(queries, "two") is queries[2]
+
 
 SAVED = {0: "stateStoreSave", 1: "dedupe"}
 
