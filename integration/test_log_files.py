@@ -213,3 +213,14 @@ def test_the_option_switches_it_off(session: SparkSession, tmp_path: Path) -> No
     session.conf.set("spark.sql.streaming.stateStore.millpond.logs.direct", "false")
     run(session, tmp_path, batches=1)
     assert session.conf.get(_KEY, None) is None
+
+
+def test_the_option_switches_it_off_between_two_queries(
+    session: SparkSession, tmp_path: Path
+) -> None:
+    """What the extension set for the first query is not taken for a setting of the user's."""
+    run(session, tmp_path / "first", batches=1)
+    assert session.conf.get(_KEY) == _OURS
+    session.conf.set("spark.sql.streaming.stateStore.millpond.logs.direct", "false")
+    run(session, tmp_path / "second", batches=1)
+    assert session.conf.get(_KEY, None) is None

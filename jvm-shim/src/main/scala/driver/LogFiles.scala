@@ -58,11 +58,15 @@ abstract class LogFiles(path: Path, conf: Configuration) extends CheckpointFileM
 private object LogFiles extends Logging {
   val Setting: String = SQLConf.STREAMING_CHECKPOINT_FILE_MANAGER_CLASS.parent.key
 
-  /** The session has a streaming plan, so a query may start. What the user set stays. */
+  /** The session has a streaming plan, so a query may start. Another class of the user's stays. */
   def prepare(session: SparkSession): Unit =
-    if (session.conf.getOption(Setting).isEmpty && isAsked(session)) {
-      session.conf.set(Setting, Names.LogFilesClass)
-      logDebug(s"$Setting is set in the session, by the option logs.direct.")
+    (session.conf.getOption(Setting), isAsked(session)) match {
+      case (None, true) =>
+        session.conf.set(Setting, Names.LogFilesClass)
+        logDebug(s"$Setting is set in the session, by the option logs.direct.")
+      // set for a query before the option changed
+      case (Some(Names.LogFilesClass), false) => session.conf.unset(Setting)
+      case _ =>
     }
 
   /** A value that is neither true nor false is refused with the other options, before the first
