@@ -167,9 +167,35 @@ def test_a_running_query_is_seen_by_its_heartbeat(spark: SparkSession, tmp_path:
     _wait_for_no_heartbeat(checkpoint)
 
 
-def _wait_for_no_heartbeat(checkpoint: Path) -> None:
+@pytest.mark.spark
+def test_a_heartbeat_ends_though_nobody_tells_of_the_querys_end(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """A job may remove all listeners of its session, and Spark drops events of a full queue."""
+    session = spark.newSession()
+    checkpoint = tmp_path / "checkpoint"
+    query = _counts(session, checkpoint, available_now=False)
+    try:
+        wait_until(
+            lambda: len(list((checkpoint / "millpond/running").glob("*.json"))) == 1,
+            seconds=30,
+            what="the heartbeat",
+        )
+        streams = session._jsparkSession.streams()
+        listeners = streams.listListeners()
+        assert len(listeners) == 1
+        for listener in listeners:
+            streams.removeListener(listener)
+    finally:
+        query.stop()
+    _wait_for_no_heartbeat(checkpoint, seconds=30)
+
+
+def _wait_for_no_heartbeat(checkpoint: Path, seconds: int = 10) -> None:
     running = checkpoint / "millpond" / "running"
-    wait_until(lambda: not list(running.glob("*.json")), seconds=10, what="the heartbeat to end")
+    wait_until(
+        lambda: not list(running.glob("*.json")), seconds=seconds, what="the heartbeat to end"
+    )
 
 
 _UNKNOWN_HOST = """

@@ -23,20 +23,23 @@ private object Heartbeats extends Logging {
   private val running = new ConcurrentHashMap[UUID, Heartbeat]
 
   private lazy val clock = Clock.every(IntervalMs, "millpond-heartbeats", IntervalMs) {
-    running.values.asScala.foreach(_.beat())
+    running.values.asScala.foreach(b => if (b.wasLost()) lost(b.run) else b.beat())
   }
 
   /** Called before the query reads its logs.
     * @param late called with the query's first plan instead: its state is Millpond's. */
   def started(query: StreamExecution, run: UUID, late: Boolean = false): Unit = {
     clock: Unit
-    val beat = new Heartbeat(new Path(query.resolvedCheckpointRoot), run,
-      query.sparkSession.sessionState.newHadoopConf(), late)
+    val beat = new Heartbeat(query, run, query.sparkSession.sessionState.newHadoopConf(), late)
     running.put(run, beat)
     beat.beat()
   }
 
   def ended(run: UUID): Unit = { val beat = running.remove(run); if (beat != null) beat.stop() }
+
+  /** No listener told of the query's end: the job removed all listeners, or Spark dropped the event
+    * from a full queue. Whoever looks at heartbeats must not take the query for a running one. */
+  private def lost(run: UUID): Unit = { History.ended(run); ended(run) }
 
   /** A pid means something only in its PID namespace, whose number means something only until the
     * kernel's next start. Containers may share a host's name. Linux alone has both: elsewhere they
@@ -51,14 +54,22 @@ private object Heartbeats extends Logging {
     }
   }.toMap
 
-  private final class Heartbeat(root: Path, run: UUID, conf: Configuration,
+  private final class Heartbeat(query: StreamExecution, val run: UUID, conf: Configuration,
       ours: Boolean) {
+    private val root = new Path(query.resolvedCheckpointRoot)
     private val file = new Path(root, s"millpond/running/$run.json")
     private val text = Json.obj().put("run_id", run.toString)
       .put("host", Host.name).put("pid", ProcessHandle.current.pid)
       .put("interval_ms", IntervalMs)
     whose.foreach { case (name, value) => text.put(name, value) }
     private var stopped = false
+    private var endedBeats = 0 // the clock's thread alone counts
+
+    /** Whether the query has ended for a whole interval: the news comes a moment after the end. */
+    def wasLost(): Boolean = {
+      endedBeats = if (query.isActive) 0 else endedBeats + 1
+      endedBeats > 1
+    }
 
     def beat(): Unit = synchronized {
       // the first store makes the folder: a query of another provider gets none
