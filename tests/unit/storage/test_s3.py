@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import http.client
 import itertools
+import ssl
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -279,6 +281,32 @@ def test_an_answer_that_does_not_come_in_time(
     with server.faults(first(1, late, "DELETE")):
         s3.delete(["old"])
     assert [info.key for info in s3.list("")] == ["new"]
+
+
+def test_tls_that_breaks_in_the_middle_of_a_body(
+    s3: S3Storage, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """urllib3 has an error of its own for that, which botocore hands on as it is."""
+    s3.put_bytes("x", b"data")
+    read, broken = http.client.HTTPResponse.read, 0
+
+    def breaks(self: http.client.HTTPResponse, amount: int | None = None) -> bytes:
+        nonlocal broken
+        broken += 1
+        if broken == 1:
+            raise ssl.SSLEOFError("EOF occurred in violation of protocol")
+        return read(self, amount)
+
+    monkeypatch.setattr(http.client.HTTPResponse, "read", breaks)
+    back = tmp_path / "back"
+    calls: list[Callable[[], object]] = [
+        lambda: s3.read("x"),
+        lambda: s3.read_range("x", 0, 4),
+        lambda: s3.get_to_file("x", str(back)) and back.read_bytes(),
+    ]
+    for call in calls:
+        broken = 0
+        assert call() == b"data" and broken > 1
 
 
 @pytest.mark.parametrize("if_absent", [False, True])

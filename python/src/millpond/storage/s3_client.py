@@ -151,12 +151,15 @@ class S3Client:
 
         Raises: TransientError: the connection broke.
         """
-        from botocore import exceptions  # start-up time
+        # Start-up time.
+        from botocore import exceptions
+        from urllib3.exceptions import HTTPError
 
         try:
             data: bytes = body.read(amount)
             return data
-        except exceptions.BotoCoreError as e:
+        # botocore has no error of its own for TLS that breaks in the middle of a body.
+        except (exceptions.BotoCoreError, HTTPError) as e:
             raise _passing("GetObject", self.where(key), e) from e
 
     def _get(self) -> Any:
