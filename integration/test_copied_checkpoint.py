@@ -1,4 +1,4 @@
-"""Copies and moves of a Spark checkpoint whose state is elsewhere.
+"""Copies, moves and unfinished forks of a Spark checkpoint whose state is elsewhere.
 
 Only one query at a time may write to that state.
 """
@@ -18,6 +18,7 @@ from integration.harness import providers_to_test
 from integration.jvm import MILLPOND
 from integration.streams import settings
 from millpond import savepoint
+from millpond.format import layout
 from millpond.operations.take_over import take_over
 
 pytestmark = pytest.mark.skipif(
@@ -87,3 +88,18 @@ def test_a_copy_is_refused_and_what_was_moved_is_taken_over(
     for checkpoint in ("moved", "fork"):
         start(spark, tmp_path, checkpoint).awaitTermination()
         assert count(tmp_path / checkpoint) == 4
+
+
+def test_what_a_killed_fork_left_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """On object storage. Here its claim says so, too."""
+    add_input(tmp_path, "1.json")
+    claim = tmp_path / "ckpt" / layout.CLAIM_KEY
+    claim.parent.mkdir(parents=True)
+    claim.write_text("somebody")
+    match = "MILLPOND_CHECKPOINT_UNFINISHED.*delete all that is below"
+    with pytest.raises(StreamingQueryException, match=match):
+        start(spark, tmp_path, "ckpt").awaitTermination()
+    assert not (tmp_path / "states").exists()
+    claim.unlink()
+    start(spark, tmp_path, "ckpt").awaitTermination()
+    assert count(tmp_path / "ckpt") == 1
