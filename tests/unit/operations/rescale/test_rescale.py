@@ -298,13 +298,15 @@ def opened(built: CheckpointBuilder, version: int, partitions: int) -> list[dict
     """Return what the agent answers for each store at a version."""
     service, answers = AgentService(), []
     for partition in range(partitions):
+        local = built.root.parent / f"local-{version}-{partition}"
+        local.mkdir(exist_ok=True)
         store = {
             "root": f"file:{built.root}/state",
             "operator": 0,
             "partition": partition,
             "name": "default",
             "run_id": "r",
-            "local_dir": str(built.root.parent / f"local-{version}-{partition}"),
+            "local_dir": str(local),
             "checkpoint_format": 1,
             "partitions_hint": None,
             "options": {},
