@@ -4,6 +4,7 @@ argument names. It is the same on every transport.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import resource
 import signal
@@ -40,6 +41,24 @@ class Large(StatefulProcessor):
                 raise ValueError("with much left unread")
             if self.how == "is-killed":
                 os.kill(os.getpid(), signal.SIGKILL)
+
+    def close(self) -> None:
+        return
+
+
+class Catching(StatefulProcessor):
+    """Counts rows, and catches the error of a call for the key `bad`."""
+
+    def init(self, handle: Any) -> None:
+        self.handle = handle
+        self.count = handle.getValueState("count", _COUNT)
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:
+        self.count.update((sum(1 for _ in rows),))
+        if key[0] == "bad":
+            with contextlib.suppress(Exception):
+                self.handle.getValueState("late", _COUNT)
+        yield Row(k=key[0], n=1)
 
     def close(self) -> None:
         return

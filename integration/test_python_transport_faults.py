@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 from integration.cases import EVENTS, NO_EMPTY_BATCHES, events, transform_with_state
 from integration.harness import EVERYTHING
 from integration.jvm import MILLPOND
-from integration.misbehaviour import OUTPUT, Large, Misbehaving
+from integration.misbehaviour import OUTPUT, Catching, Large, Misbehaving
 from integration.processes import alive, wait_until
 from integration.streams import Input, settings
 from integration.transports import BULK, SPARK, Stored, stored, transport_conf
@@ -156,6 +156,24 @@ def test_misbehaviour(spark: SparkSession, tmp_path: Path, group: str, form: str
         assert found[0][how] == outcome, how
     assert found[1] == expected[1]
     assert any(outcome[0] != "ended" for outcome in expected[0].values())
+
+
+@pytest.mark.parametrize("transport", [SPARK, BULK])
+def test_a_failed_call_that_the_code_catches(
+    spark: SparkSession, tmp_path: Path, transport: str
+) -> None:
+    """Spark's server answers nothing after it, so the task fails. In bulk the error says why."""
+    source = Input(tmp_path / "input", EVENTS)
+    source.add(events(("bad", 1, 1), ("a", 2, 2)))
+    with settings(spark, {_PROVIDER: MILLPOND, **transport_conf(transport)}):
+        rows = source.stream(spark).groupBy("k")
+        writer = rows.transformWithState(Catching(), OUTPUT, "Update", "None").writeStream
+        writer = writer.outputMode("update").format("noop").trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start()
+    with pytest.raises(StreamingQueryException) as error:
+        query.awaitTermination(120)
+    if transport == BULK:
+        assert "operation=get_value_state with invalid handle state" in str(error.value)
 
 
 @pytest.mark.parametrize(

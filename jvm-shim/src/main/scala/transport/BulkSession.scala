@@ -123,6 +123,9 @@ private[transport] final class BulkSession(
         None
       case Frame.Result => result(in, payload)
       case Frame.Done =>
+        // Spark's server answers nothing after a failed call, so no task ends well that had one,
+        // also where the user's code caught it
+        calls.failure.foreach(throw _)
         isDone = true
         handle.setHandleState(StatefulProcessorHandleState.CLOSED)
         val userMs = in.readLong() / 1000000

@@ -34,6 +34,9 @@ private[transport] final class StateCalls(
 
   var count = 0L
 
+  /** Why a call failed. The user's code may have caught it. */
+  var failure: Option[Exception] = None
+
   /** Answer a call in Spark's protocol. The implicit key is set. */
   def answer(call: Array[Byte], key: Int): Array[Byte] = {
     count += 1
@@ -49,6 +52,7 @@ private[transport] final class StateCalls(
       // as in Spark's server: the worker raises it where the user's code called
       case e: Exception =>
         logError("Error reading message: " + e.getMessage, e)
+        failure = failure.orElse(Some(e))
         bytes.reset()
         val response = StateResponse.newBuilder().setStatusCode(1)
         Option(e.getMessage).foreach(response.setErrorMessage)
