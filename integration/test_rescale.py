@@ -214,9 +214,11 @@ spark = millpond.configure(builder).getOrCreate()
 rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
 writer = rows.groupBy("value").count().writeStream.format("noop").outputMode("update")
 query = writer.option("checkpointLocation", str(checkpoint)).start()
-while query.lastProgress is None:
+# a new query's heartbeat comes with the second beat: the first found no folder of Millpond's
+until, found = time.monotonic() + 60, []
+while not found and time.monotonic() < until:
     time.sleep(0.05)
-found = [file.stem for file in (checkpoint / "millpond" / "running").glob("*.json")]
+    found = [file.stem for file in (checkpoint / "millpond" / "running").glob("*.json")]
 query.stop()
 assert found == [str(query.runId)], found
 """
