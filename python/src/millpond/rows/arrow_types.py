@@ -48,12 +48,4 @@ def arrow_type(kind: SparkType) -> Any:
 
 def struct_type(kind: Struct) -> Any:
     """Return the Arrow type of a Spark struct."""
-    types = [arrow_type(field.type) for field in kind.fields]
-    return pa.struct(
-        [pa.field(name, inner) for name, inner in zip(arrow_names(kind), types, strict=True)]
-    )
-
-
-def arrow_names(kind: Struct) -> list[str]:
-    """Return the names of a struct's columns. As `unique_names`."""
-    return kind.distinct_names
+    return pa.struct([pa.field(name, arrow_type(inner)) for name, inner in kind.columns])

@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from millpond.errors import ErrorKind, FormatError, UnsupportedError
-from millpond.rows.arrow_types import arrow_names, struct_type
+from millpond.rows.arrow_types import struct_type
 from millpond.spark.types import Array, Atom, Decimal, Map, SparkType, Struct
 
 Row = dict[str, Any]
@@ -37,7 +37,7 @@ def row_reader(written: Struct, wanted: Struct | None = None) -> Callable[[bytes
     Raises: UnsupportedError: Spark does not encode a type with Avro.
     """
     read = _record(written)
-    names = arrow_names(wanted if wanted is not None else written)
+    names = (wanted if wanted is not None else written).distinct_names
     fields = (wanted if wanted is not None else written).names
     places = [written.names.index(name) if name in written.names else None for name in fields]
 
@@ -131,7 +131,7 @@ def _item(kind: SparkType) -> Reader:
 def _bare(kind: SparkType) -> Reader:
     match kind:
         case Struct():
-            read, names = _record(kind), arrow_names(kind)
+            read, names = _record(kind), kind.distinct_names
 
             def nested(data: bytes, at: int) -> tuple[Row, int]:
                 values, at = read(data, at)

@@ -198,8 +198,7 @@ def tables(following: Following) -> dict[str, Any]:
 
 
 def _columns(struct: Struct) -> list[dict[str, str]]:
-    columns = zip(struct.distinct_names, struct.fields, strict=True)
-    return [{"name": name, "type": type_text(field.type)} for name, field in columns]
+    return [{"name": name, "type": type_text(kind)} for name, kind in struct.columns]
 
 
 def _what_keys_are(reader: KeyReader) -> str:

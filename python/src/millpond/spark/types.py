@@ -90,6 +90,13 @@ class Struct:
         """The names by which users see the columns, and name them. As `unique_names`."""
         return unique_names(self.names)
 
+    @property
+    def columns(self) -> list[tuple[str, SparkType]]:
+        """The distinct name and the type of each column."""
+        return [
+            (name, field.type) for name, field in zip(self.distinct_names, self.fields, strict=True)
+        ]
+
 
 SparkType = Atom | Decimal | Array | Map | Struct
 

@@ -11,7 +11,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.errors import ErrorKind, InvalidInputError, UnsupportedError
-from millpond.rows.arrow_types import arrow_names
 from millpond.rows.avro_write import avro_ordering, avro_rows
 from millpond.rows.encode import conform, encode_rows
 from millpond.spark.state_schemas import FamilySchema
@@ -159,7 +158,7 @@ def _columns(
     if not numbers:
         return [b""] * len(array)
     part = pa.StructArray.from_arrays(
-        [array.field(number) for number in numbers], names=arrow_names(fields)
+        [array.field(number) for number in numbers], names=fields.distinct_names
     )
     return _rows(part, fields, encoding, number=number)
 

@@ -54,12 +54,12 @@ def path_of(kind: Any, place: str) -> list[str] | None:
 def rows_of_columns(columns: Struct, outer: str, given: Mapping[str, Any], count: int) -> Any:
     """Return a `pyarrow.StructArray` of `count` rows; None: a column is not given."""
     arrays = []
-    for name, field in zip(columns.distinct_names, columns.fields, strict=True):
+    for name, kind in columns.columns:
         place = outer + name
         if place in given:
             arrays.append(given[place])
-        elif isinstance(field.type, Struct):
-            arrays.append(rows_of_columns(field.type, f"{place}.", given, count))
+        elif isinstance(kind, Struct):
+            arrays.append(rows_of_columns(kind, f"{place}.", given, count))
         else:
             return None
     if any(array is None for array in arrays):
@@ -71,8 +71,8 @@ def rows_of_columns(columns: Struct, outer: str, given: Mapping[str, Any], count
 
 def names_of(columns: Struct, outer: str = "") -> Iterator[str]:
     """Yield the names of columns; of a struct those of its columns."""
-    for name, field in zip(columns.distinct_names, columns.fields, strict=True):
-        if isinstance(field.type, Struct):
-            yield from names_of(field.type, f"{outer}{name}.")
+    for name, kind in columns.columns:
+        if isinstance(kind, Struct):
+            yield from names_of(kind, f"{outer}{name}.")
         else:
             yield f"{outer}{name}"

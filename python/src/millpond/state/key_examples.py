@@ -23,8 +23,7 @@ _EXAMPLES = {
 def example(kind: SparkType) -> Any:
     """Return a value of a type as JSON has it."""
     if isinstance(kind, Struct):
-        fields = zip(kind.distinct_names, kind.fields, strict=True)
-        return {name: example(field.type) for name, field in fields}
+        return {name: example(inner) for name, inner in kind.columns}
     if isinstance(kind, Decimal):
         return "1"
     if isinstance(kind, Atom):
@@ -42,8 +41,7 @@ def columns_text(key: Struct, shown: Mapping[str, str]) -> str:
     Args:
         shown: names of columns for the user, by stored names.
     """
-    columns = zip(key.distinct_names, key.fields, strict=True)
-    told = (f"{shown.get(name, name)} {type_text(field.type)}" for name, field in columns)
+    told = (f"{shown.get(name, name)} {type_text(kind)}" for name, kind in key.columns)
     return ", ".join(told) or "no columns"
 
 
@@ -57,11 +55,11 @@ def key_hint(key: Struct, shown: Mapping[str, str]) -> str:
 
 
 def _leaves(columns: Struct, outer: str) -> Iterator[tuple[str, Any]]:
-    for name, field in zip(columns.distinct_names, columns.fields, strict=True):
-        if isinstance(field.type, Struct):
-            yield from _leaves(field.type, f"{outer}{name}.")
+    for name, kind in columns.columns:
+        if isinstance(kind, Struct):
+            yield from _leaves(kind, f"{outer}{name}.")
         else:
-            yield f"{outer}{name}", example(field.type)
+            yield f"{outer}{name}", example(kind)
 
 
 def _text(value: Any) -> str:

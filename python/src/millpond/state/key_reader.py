@@ -355,9 +355,10 @@ class KeyReader:
     def _places(self, key: Key) -> dict[str, Any]:
         """Return the values of a key by place: the stored name of a column, nested with dots."""
         given = {}
-        columns = set(self._selection.schema.key.distinct_names)
+        columns = self._selection.schema.key.distinct_names
+        names = [*columns, *self.shown.values()]
         for name, value in leaves(key):
-            top, rest = first_name(name, [*columns, *self.shown.values()])
+            top, rest = first_name(name, names)
             if top not in columns:  # a stored name, or one for the user
                 top = next((old for old, new in self.shown.items() if new == top), top)
             given[f"{top}.{rest}" if rest else top] = value
@@ -367,7 +368,8 @@ class KeyReader:
         """Return keys as a `pyarrow.StructArray`, and its columns: all, or the first ones."""
         schema = self._selection.schema
         given = {place: self._column(place, [key[place] for key in keys]) for place in keys[0]}
-        count = len({first_name(place, schema.key.distinct_names)[0] for place in given})
+        names = schema.key.distinct_names
+        count = len({first_name(place, names)[0] for place in given})
         columns = Struct(schema.key.fields[:count])
         first = count == sorted_by(schema)
         complete = first or count == len(schema.key.fields)

@@ -92,5 +92,4 @@ def list_state(
 
 
 def _columns(struct: Struct, names: dict[str, str]) -> dict[str, str]:
-    columns = zip(struct.distinct_names, struct.fields, strict=True)
-    return {names.get(name, name): type_text(field.type) for name, field in columns}
+    return {names.get(name, name): type_text(kind) for name, kind in struct.columns}
