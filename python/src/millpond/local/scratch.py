@@ -11,7 +11,7 @@ import fcntl
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 
@@ -37,14 +37,32 @@ def _new(parent: str, prefix: str) -> tuple[str, int]:
 
     The descriptor is -1 if this file system has no locks.
     """
+
+    def make() -> str:
+        return tempfile.mkdtemp(prefix=prefix, dir=parent)
+
+    try:
+        return make_locked(make)
+    except OSError:
+        return make(), -1  # no other process can lock it either, so none removes it
+
+
+def make_locked(make: Callable[[], str]) -> tuple[str, int]:
+    """Make a directory and lock it. Return its path and the lock's descriptor.
+
+    Args:
+        make: makes a directory with a new name, and returns its path.
+    Raises: OSError: `make` failed, or this file system has no locks. Nothing is left.
+    """
     while True:
-        directory = tempfile.mkdtemp(prefix=prefix, dir=parent)
+        directory = make()
         try:
             locked = lock(directory)
         except (BlockingIOError, FileNotFoundError):
             continue  # another process took it for abandoned before this one locked it
         except OSError:
-            return directory, -1  # no other process can lock it either, so none removes it
+            os.rmdir(directory)
+            raise
         if os.path.isdir(directory):
             return directory, locked
         os.close(locked)

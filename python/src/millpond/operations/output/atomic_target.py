@@ -30,7 +30,7 @@ from millpond.errors import (
     UnavailableError,
 )
 from millpond.format import layout, roots
-from millpond.local.scratch import lock, remove_abandoned, scratch_directory
+from millpond.local.scratch import lock, make_locked, remove_abandoned, scratch_directory
 from millpond.storage import LocalStorage, Storage, open_storage, real_root
 from millpond.storage.local import translate
 from millpond.storage.owner import owner_record
@@ -248,13 +248,19 @@ def _hidden_sibling(path: str) -> Iterator[str]:
     """
     parent, name = os.path.split(path)
     prefix = f".{name}.staging-"
+
+    def make() -> str:
+        directory = os.path.join(parent, prefix + uuid.uuid4().hex)
+        os.mkdir(directory)
+        return directory
+
     staging = ""
     made = _make_directories(parent)
     locked = -1
     try:
         try:
             remove_abandoned(parent, prefix)
-            staging, locked = _made_and_locked(parent, prefix)
+            staging, locked = make_locked(make)
         except OSError as e:
             raise _unwritable(e, parent) from e
         yield staging
@@ -267,23 +273,6 @@ def _hidden_sibling(path: str) -> Iterator[str]:
         for directory in reversed(made):
             with suppress(OSError):  # it holds the target, or somebody else's files
                 os.rmdir(directory)
-
-
-def _made_and_locked(parent: str, prefix: str) -> tuple[str, int]:
-    """Make a directory and lock it. Return its path and the lock's descriptor."""
-    while True:
-        staging = os.path.join(parent, prefix + uuid.uuid4().hex)
-        os.mkdir(staging)
-        try:
-            locked = lock(staging)
-        except (BlockingIOError, FileNotFoundError):
-            continue  # another process took it for abandoned before this one locked it
-        except OSError:
-            os.rmdir(staging)
-            raise
-        if os.path.isdir(staging):
-            return staging, locked
-        os.close(locked)
 
 
 def _publish(staging: str, path: str) -> None:
