@@ -391,8 +391,13 @@ def _savepoints_in(root: str, storage: Storage) -> list[str]:
             if name[0] != "."
         ]
         return [path for path in paths if os.path.isfile(os.path.join(path, layout.SAVEPOINT_KEY))]
+    return places_with(layout.SAVEPOINT_KEY, root, storage)
+
+
+def places_with(key: str, root: str, storage: Storage) -> list[str]:
+    """Return the folders of `root`, an object storage, that hold `key`."""
     names = (info.key.partition("/") for info in storage.list(""))
-    return [f"{root.rstrip('/')}/{name}" for name, _, key in names if key == layout.SAVEPOINT_KEY]
+    return [f"{root.rstrip('/')}/{name}" for name, _, inner in names if inner == key]
 
 
 def _problem(file: str, e: MillpondError) -> Problem:

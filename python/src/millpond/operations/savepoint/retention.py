@@ -18,7 +18,7 @@ from millpond.errors import ErrorKind, InvalidInputError, MillpondError
 from millpond.format import layout
 from millpond.local.scratch import remove_abandoned
 from millpond.operations.savepoint.delete import delete
-from millpond.operations.savepoint.manage import SavepointView, savepoints_of
+from millpond.operations.savepoint.manage import SavepointView, places_with, savepoints_of
 from millpond.storage import LocalStorage, open_storage, root_of
 
 log = logging.getLogger(__name__)
@@ -51,10 +51,9 @@ def remove_left(directory: str) -> None:
     root = root_of(directory)
     storage = open_storage(root)
     if not isinstance(storage, LocalStorage):
-        for info in list(storage.list("")):
-            name, _, key = info.key.partition("/")
-            if key == layout.DELETED_KEY and _NAME.fullmatch(name):
-                _finish(f"{root.rstrip('/')}/{name}")
+        for place in places_with(layout.DELETED_KEY, root, storage):
+            if _NAME.fullmatch(place.rpartition("/")[2]):
+                _finish(place)
         return
     with suppress(OSError):  # the directory is not there yet, or may not be listed
         for name in os.listdir(storage.root):
