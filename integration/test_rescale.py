@@ -199,11 +199,12 @@ def _wait_for_no_heartbeat(checkpoint: Path, seconds: int = 10) -> None:
 
 
 _UNKNOWN_HOST = """
-import sys, time
+import sys
 from pathlib import Path
 from pyspark.sql import SparkSession
 import millpond
 from integration.jvm import LIGHT_DRIVER
+from integration.processes import wait_until
 
 checkpoint, hosts = Path(sys.argv[1]), sys.argv[2]
 builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
@@ -215,12 +216,10 @@ rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).loa
 writer = rows.groupBy("value").count().writeStream.format("noop").outputMode("update")
 query = writer.option("checkpointLocation", str(checkpoint)).start()
 # a new query's heartbeat comes with the second beat: the first found no folder of Millpond's
-until, found = time.monotonic() + 60, []
-while not found and time.monotonic() < until:
-    time.sleep(0.05)
-    found = [file.stem for file in (checkpoint / "millpond" / "running").glob("*.json")]
+beat = checkpoint / "millpond" / "running" / f"{query.runId}.json"
+wait_until(beat.is_file, seconds=60, what="the heartbeat")
+assert list(beat.parent.glob("*.json")) == [beat]
 query.stop()
-assert found == [str(query.runId)], found
 """
 
 

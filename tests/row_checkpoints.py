@@ -2,35 +2,53 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
 
 from millpond.format import layout
 from millpond.model.ids import StoreId
+from millpond.rows.arrow_types import struct_type
 from millpond.rows.encode import encode_rows
 from millpond.rows.hashing import groups_of, hash_rows
-from millpond.spark.types import Atom, Field, Struct
+from millpond.spark.types import Array, Atom, Field, SparkType, Struct
 from tests.checkpoints import CheckpointBuilder, utf
 
 KEY = Struct((Field("k", Atom("long")),))
 VALUE = Struct((Field("n", Atom("string")),))
 
 
+def _as_spark(kind: SparkType) -> Any:
+    """Return a type as Spark's JSON has it."""
+    if isinstance(kind, Struct):
+        fields = [{"name": field.name, "type": _as_spark(field.type)} for field in kind.fields]
+        return {"type": "struct", "fields": fields}
+    if isinstance(kind, Array):
+        return {"type": "array", "elementType": _as_spark(kind.element), "containsNull": True}
+    assert isinstance(kind, Atom)
+    return "interval day to second" if kind.name == "day_time_interval" else kind.name
+
+
 class RowsBuilder(CheckpointBuilder):
-    """Versions 1, 2, ... of partition p each add the key `100 * p + version`.
+    """Versions 1, 2, ... of partition p each add the key of the number `100 * p + version`.
 
     Each third version instead writes the key of the version before it again.
     """
+
+    key_type = KEY
+
+    def key_row(self, number: int) -> dict[str, Any]:
+        """Return the columns of a key by their names in Arrow."""
+        return {"k": number}
 
     def _number(self, store: StoreId, version: int) -> int:
         return 100 * store.partition + version - (1 if version % 3 == 0 else 0)
 
     def schema(self) -> bytes:
-        fields = (("k", "long"), ("n", "string"))
         texts = [
-            f'{{"type":"struct","fields":[{{"name":"{name}","type":"{kind}"}}]}}'
-            for name, kind in fields
+            json.dumps(_as_spark(kind), separators=(",", ":")) for kind in (self.key_type, VALUE)
         ]
         return utf("v2") + b"".join((1).to_bytes(4, "big") + utf(text) for text in texts)
 
@@ -39,8 +57,12 @@ class RowsBuilder(CheckpointBuilder):
 
     def key(self, store: StoreId, version: int) -> bytes:
         slot = self.groups.slot_ranges(store.partition, self.partitions)[0][0]
-        (row,) = encode_rows(pa.array([{"k": self._number(store, version)}]), KEY).to_pylist()
+        keys = self._rows([self._number(store, version)])
+        (row,) = encode_rows(keys, self.key_type).to_pylist()
         return slot.to_bytes(2, "big") + b"\0\0\0" + bytes(row)
+
+    def _rows(self, numbers: Iterable[int]) -> Any:
+        return pa.array([self.key_row(n) for n in numbers], struct_type(self.key_type))
 
     def value(self, store: StoreId, version: int) -> bytes:
         (row,) = encode_rows(pa.array([{"n": f"of {version}"}]), VALUE).to_pylist()
@@ -58,8 +80,8 @@ class HashedBuilder(RowsBuilder):
         return [k for k, group in groups if group % self.partitions == store.partition]
 
     def _groups(self) -> list[int]:
-        keys = pa.array([{"k": k} for k in range(200)])
-        groups: list[int] = groups_of(hash_rows(keys, KEY), self.groups.max_parallelism).tolist()
+        hashes = hash_rows(self._rows(range(200)), self.key_type)
+        groups: list[int] = groups_of(hashes, self.groups.max_parallelism).tolist()
         return groups
 
     def key(self, store: StoreId, version: int) -> bytes:
@@ -87,6 +109,16 @@ class HashedBuilder(RowsBuilder):
         """Write the entries of one batch: that of the commit log comes last."""
         for key, text in entries.items():
             self.storage.put_bytes(key, text)
+
+
+class DistinctBuilder(HashedBuilder):
+    """As HashedBuilder, but each version adds a key of its own."""
+
+    def _number(self, store: StoreId, version: int) -> int:
+        return self._numbers(store)[version]
+
+    def keys(self, version: int) -> int:
+        return version
 
 
 def begun_ms(batch: int) -> int:

@@ -6,36 +6,24 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
-import pyarrow as pa
 import pytest
 
 import millpond
 from millpond import savepoint
 from millpond.errors import ErrorKind, UnsupportedError
-from millpond.model.ids import StoreId
-from millpond.rows.encode import encode_rows
 from millpond.spark.types import Array, Atom, Field, Struct
-from tests.checkpoints import CheckpointBuilder, utf
+from tests.checkpoints import CheckpointBuilder
 from tests.row_checkpoints import RowsBuilder
 from tests.unit.operations.rescale.test_rescale import tree
 
-_KEY = Struct((Field("k", Array(Atom("long"))),))
-_ARRAY = '{"type":"array","elementType":"long","containsNull":true}'
-
 
 class _Builder(RowsBuilder):
-    def schema(self) -> bytes:
-        texts = [
-            f'{{"type":"struct","fields":[{{"name":"{name}","type":{kind}}}]}}'
-            for name, kind in (("k", _ARRAY), ("n", '"string"'))
-        ]
-        return utf("v2") + b"".join((1).to_bytes(4, "big") + utf(text) for text in texts)
+    key_type = Struct((Field("k", Array(Atom("long"))),))
 
-    def key(self, store: StoreId, version: int) -> bytes:
-        slot = self.groups.slot_ranges(store.partition, self.partitions)[0][0]
-        (row,) = encode_rows(pa.array([{"k": [self._number(store, version)]}]), _KEY).to_pylist()
-        return slot.to_bytes(2, "big") + b"\0\0\0" + bytes(row)
+    def key_row(self, number: int) -> dict[str, Any]:
+        return {"k": [number]}
 
 
 @pytest.fixture

@@ -5,54 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import pyarrow as pa
 import pytest
 
 import millpond
 from millpond.errors import InvalidInputError
-from millpond.model.ids import StoreId
-from millpond.rows.encode import encode_rows
-from millpond.rows.hashing import groups_of, hash_rows
 from millpond.spark.types import Atom, Field, Struct
-from tests.checkpoints import CheckpointBuilder, utf
-from tests.row_checkpoints import RowsBuilder
+from tests.checkpoints import CheckpointBuilder
+from tests.row_checkpoints import DistinctBuilder
 
 _INNER = Struct((Field("x", Atom("long")), Field("x", Atom("long"))))
-_KEY = Struct((Field("k", Atom("long")), Field("k", Atom("long")), Field("s", _INNER)))
-_LONG = '{"name":"%s","type":"long"}'
-_INNER_TEXT = f'{{"type":"struct","fields":[{_LONG % "x"},{_LONG % "x"}]}}'
 
 
-class _Builder(RowsBuilder):
-    """Version v of partition p adds a key of four numbers: `n`, `-n`, `n + 1`, `n + 2`."""
+class _Builder(DistinctBuilder):
+    """The keys are four numbers: `n`, `-n`, `n + 1`, `n + 2`."""
 
-    def schema(self) -> bytes:
-        key = f'{_LONG % "k"},{_LONG % "k"},{{"name":"s","type":{_INNER_TEXT}}}'
-        texts = [
-            f'{{"type":"struct","fields":[{fields}]}}'
-            for fields in (key, '{"name":"n","type":"string"}')
-        ]
-        return utf("v2") + b"".join((1).to_bytes(4, "big") + utf(text) for text in texts)
+    key_type = Struct((Field("k", Atom("long")), Field("k", Atom("long")), Field("s", _INNER)))
 
-    def keys(self, version: int) -> int:
-        return version
-
-    def number(self, store: StoreId, version: int) -> int:
-        mine = (n for n in range(1, 200) if self._group(n) % self.partitions == store.partition)
-        return next(n for place, n in enumerate(mine, 1) if place == version)
-
-    def _group(self, n: int) -> int:
-        hashes = hash_rows(_keys(n), _KEY)
-        return int(groups_of(hashes, self.groups.max_parallelism)[0])
-
-    def key(self, store: StoreId, version: int) -> bytes:
-        n = self.number(store, version)
-        (row,) = encode_rows(_keys(n), _KEY).to_pylist()
-        return self.groups.slot(self._group(n)).to_bytes(2, "big") + b"\0\0\0" + bytes(row)
-
-
-def _keys(n: int) -> Any:
-    return pa.array([{"k": n, "k_2": -n, "s": {"x": n + 1, "x_2": n + 2}}])
+    def key_row(self, number: int) -> dict[str, Any]:
+        return {"k": number, "k_2": -number, "s": {"x": number + 1, "x_2": number + 2}}
 
 
 @pytest.fixture

@@ -11,16 +11,12 @@ import pytest
 
 import millpond
 from millpond.errors import ErrorKind, InvalidInputError
-from millpond.model.ids import StoreId
 from millpond.rows.arrow_types import struct_type
-from millpond.rows.encode import encode_rows
-from millpond.rows.hashing import groups_of, hash_rows
 from millpond.rows.readable import readable_rows
 from millpond.spark.types import Atom, Field, Struct
 from millpond.state.tables import key_value
 from millpond.state.writing import cell, json_rows
-from tests.checkpoints import utf
-from tests.row_checkpoints import RowsBuilder
+from tests.row_checkpoints import DistinctBuilder
 
 _DAY_US = 86_400_000_000
 _CASES = [
@@ -81,30 +77,13 @@ def test_what_is_none_is_refused(name: str, value: object) -> None:
     assert refused.value.kind is ErrorKind.INVALID_ARGUMENT
 
 
-_KEY = Struct((Field("k", Atom("day_time_interval")),))
+class _Builder(DistinctBuilder):
+    """The keys are intervals of some half seconds."""
 
+    key_type = Struct((Field("k", Atom("day_time_interval")),))
 
-class _Builder(RowsBuilder):
-    """The keys are intervals: version v of partition p adds some half seconds."""
-
-    def schema(self) -> bytes:
-        fields = (("k", "interval day to second"), ("n", "string"))
-        texts = [
-            f'{{"type":"struct","fields":[{{"name":"{name}","type":"{kind}"}}]}}'
-            for name, kind in fields
-        ]
-        return utf("v2") + b"".join((1).to_bytes(4, "big") + utf(text) for text in texts)
-
-    def keys(self, version: int) -> int:
-        return version
-
-    def key(self, store: StoreId, version: int) -> bytes:
-        every = [pa.array([{"k": 500_000 * n}], struct_type(_KEY)) for n in range(1, 200)]
-        groups = [int(groups_of(hash_rows(k, _KEY), self.groups.max_parallelism)[0]) for k in every]
-        mine = [n for n, g in enumerate(groups) if g % self.partitions == store.partition]
-        chosen = mine[version]
-        (row,) = encode_rows(every[chosen], _KEY).to_pylist()
-        return self.groups.slot(groups[chosen]).to_bytes(2, "big") + b"\0\0\0" + bytes(row)
+    def key_row(self, number: int) -> dict[str, Any]:
+        return {"k": 500_000 * number}
 
 
 def test_intervals_are_looked_up_in_seconds(tmp_path: Path) -> None:

@@ -5,7 +5,6 @@ Python has no type for: whatever shows rows shows them all the same.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +75,10 @@ def test_what_differs(built: _Builder) -> None:
 
 def test_an_edit_keeps_the_bytes(built: _Builder, tmp_path: Path) -> None:
     savepoint.create(built.root, tmp_path / "saved")
-    same: Callable[[Any], Any] = lambda rows: rows  # noqa: E731
+
+    def same(rows: Any) -> Any:
+        return rows
+
     savepoint.edit(tmp_path / "saved", tmp_path / "edited", function=same)
     assert savepoint.diff(tmp_path / "saved", tmp_path / "edited").equal
 
