@@ -23,7 +23,7 @@ private object Heartbeats extends Logging {
   private val running = new ConcurrentHashMap[UUID, Heartbeat]
 
   private lazy val clock = Clock.every(IntervalMs, "millpond-heartbeats", IntervalMs) {
-    running.values.asScala.foreach(b => if (b.wasLost()) lost(b.run) else b.beat())
+    running.asScala.foreach { case (run, b) => if (b.wasLost()) lost(run) else b.beat() }
   }
 
   /** Called before the query reads its logs.
@@ -54,7 +54,7 @@ private object Heartbeats extends Logging {
     }
   }.toMap
 
-  private final class Heartbeat(query: StreamExecution, val run: UUID, conf: Configuration,
+  private final class Heartbeat(query: StreamExecution, run: UUID, conf: Configuration,
       ours: Boolean) {
     private val root = new Path(query.resolvedCheckpointRoot)
     private val file = new Path(root, s"millpond/running/$run.json")

@@ -57,10 +57,10 @@ abstract class StoreProvider extends CompatibleProvider {
         FamilyDefinition(keySchema, valueSchema, keyStateEncoderSpec, internal = false,
           multi = useMultipleValuesPerKey)
     context = new StoreContext(stateStoreId, storeConf, hadoopConf)
-    var begun = false
+    var prepared = false
     // Spark does not close a provider that failed here
-    try { begin(); begun = true }
-    finally if (!begun) {
+    try { prepare(); prepared = true }
+    finally if (!prepared) {
         Followers.closed(context)
         LocalDirs.delete(context.localDir)
       }
@@ -68,7 +68,7 @@ abstract class StoreProvider extends CompatibleProvider {
       new ColumnFamilies(engine, context, useColumnFamilies, stateSchemaProvider, default)
   }
 
-  private def begin(): Unit = {
+  private def prepare(): Unit = {
     if (context.options.string("storage.uri").isDefined) {
       // Spark's state reader lists these folders to know the partitions. Here they hold no state.
       val folder = id.storeCheckpointLocation()
