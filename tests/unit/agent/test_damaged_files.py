@@ -118,6 +118,20 @@ def test_no_way_past_a_damaged_snapshot_names_the_cause(make: MakeProvider) -> N
     assert caught.value.kind is ErrorKind.MANIFEST_DAMAGED
 
 
+@pytest.mark.parametrize("made", [0, 3])
+def test_a_version_that_nobody_made(make: MakeProvider, made: int) -> None:
+    """Spark committed a batch that a foreachBatch function did not read. No file was lost."""
+    provider = make()
+    provider.open(0)
+    for _ in range(made):
+        provider.commit()
+    with pytest.raises(CallError) as caught:
+        make().open(made + 1)
+    assert caught.value.kind is ErrorKind.CHANGELOG_MISSING
+    assert caught.value.message.endswith(f"the newest version here is {made}")
+    assert f"left batch {made} out without reading it" in caught.value.hint
+
+
 def test_a_missing_changelog_is_an_error_that_names_file_and_store(make: MakeProvider) -> None:
     provider = make(partition=3)
     snapshots_at(provider, 2, until=5)

@@ -343,4 +343,19 @@ def _missing(
             f" {min(snapshots)} (newest {max(versions)}, {retain_versions} retained); {name} was"
             " collected",
         )
-    return error(ErrorKind.CHANGELOG_MISSING, what)
+    newest = max(versions, default=0)
+    if step != target or step.version <= newest or view.exact_ids:
+        return error(ErrorKind.CHANGELOG_MISSING, what)
+    # In Spark checkpoint format 2 the batch itself would have failed: it tells the ids that it
+    # made.
+    batch = step.version - 1
+    return error(
+        ErrorKind.CHANGELOG_MISSING,
+        f"{what}; the newest version here is {newest}",
+        hint=(
+            f"If a foreachBatch function, or the sink, left batch {batch} out without reading it,"
+            " nobody made its state: let the function read every batch. Else restore the file from"
+            " a copy. `millpond checkpoint verify <checkpoint>` lists what is missing, and names"
+            " the command that goes back to the newest whole batch."
+        ),
+    )
