@@ -23,6 +23,7 @@ from integration.jvm import LIGHT, MILLPOND
 from integration.shapes import named
 from integration.streams import Input, Run, finish, start
 from millpond.errors import ConflictError, ErrorKind, InvalidInputError
+from millpond.format import layout
 
 _LINE = "spark.sql.extensions=org.apache.spark.sql.millpond.MillpondExtension"
 _CONF = {"spark.sql.streaming.stateStore.providerClass": MILLPOND}
@@ -79,6 +80,31 @@ def test_an_option_that_nothing_would_obey(
     assert f"[MILLPOND_{code}]" in str(error.value)
     assert said in str(error.value)
     assert not run.rows
+
+
+def test_what_a_killed_fork_left_is_refused(bare: SparkSession, tmp_path: Path) -> None:
+    """On object storage. Here its claim says so, too."""
+    run = Run(tmp_path / "checkpoint")
+    claim = run.checkpoint / layout.CLAIM_KEY
+    claim.parent.mkdir(parents=True)
+    claim.write_text("somebody")
+    with pytest.raises(StreamingQueryException, match="MILLPOND_CHECKPOINT_UNFINISHED"):
+        _play(bare, run)
+    assert not run.rows
+
+
+def test_a_driver_without_python_refuses_it_too(tmp_path: Path) -> None:
+    claim = tmp_path / "pond" / layout.CLAIM_KEY
+    claim.parent.mkdir(parents=True)
+    claim.write_text("somebody")
+    text = _job(
+        tmp_path,
+        "millpond.configure(builder.master('local-cluster[1,1,1024]')"
+        f".config('spark.sql.streaming.stateStore.millpond.storage.uri', 'file:{tmp_path}/states'),"
+        " agent_driver_python='/nowhere/python')",
+    )
+    assert "[MILLPOND_CHECKPOINT_UNFINISHED]" in text, text[-4000:]
+    assert "delete all that is below" in text and "Lost task" not in text
 
 
 def test_other_queries_need_no_extension(bare: SparkSession, tmp_path: Path) -> None:

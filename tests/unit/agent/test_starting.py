@@ -108,6 +108,11 @@ def test_a_fork_that_was_killed_is_no_checkpoint(
         call(AgentService(), "check_start", root=f"{new}/state", options={})
     assert refused.value.kind == "CHECKPOINT_UNFINISHED"
     assert new in refused.value.message and "delete all that is below" in refused.value.hint
+    files = {info.key for info in storage.list("")}
+    with pytest.raises(CallError) as refused:  # the driver asks before that
+        call(AgentService(), "rescale", checkpoint=new, partitions=4, options={}, file_sink="none")
+    assert refused.value.kind == "CHECKPOINT_UNFINISHED"
+    assert {info.key for info in storage.list("")} == files
 
 
 DENIED = Fault(403, "AccessDenied")

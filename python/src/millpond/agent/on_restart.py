@@ -9,9 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 from millpond.agent.context import handed_over, request_error
+from millpond.agent.starting import refuse_unfinished
 from millpond.config import resolve
 from millpond.model.json_fields import JsonFields
-from millpond.storage import Storage, StorageSettings
+from millpond.storage import Storage, StorageSettings, open_storage
 from millpond.storage.settings import storage_settings
 
 log = logging.getLogger(__name__)
@@ -27,7 +28,8 @@ def rescale_on_restart(
 
     Args:
         opener: opens the storage of a Spark checkpoint, given its URI and how to reach it.
-    Raises: MillpondError: the rescale was refused, or failed.
+    Raises: MillpondError: the rescale was refused, or failed; CHECKPOINT_UNFINISHED: a command has
+        not made the Spark checkpoint to its end.
     """
     fields = JsonFields(request, request_error)
     options = request.get("options")
@@ -39,6 +41,7 @@ def rescale_on_restart(
     settings = storage_settings(resolved, handed_over(request.get("hadoop")))
     sink = fields.string("file_sink") if fields.has("file_sink") else None
     most = requested if isinstance(requested, int) else None
+    refuse_unfinished(open_storage(root, settings), root)
     return _rescale(opener(root, settings), root, partitions, most, sink, settings)
 
 

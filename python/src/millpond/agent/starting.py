@@ -8,7 +8,7 @@ from millpond.agent.context import handed_over, request_error
 from millpond.config import resolve
 from millpond.errors import ErrorKind, error
 from millpond.format import layout, roots
-from millpond.storage import is_there, open_storage
+from millpond.storage import Storage, is_there, open_storage
 from millpond.storage.owner import check_owner
 from millpond.storage.place import settle_place
 from millpond.storage.prices import parse_prices
@@ -38,12 +38,7 @@ def check_start(root: str, options: object, hadoop: object) -> str:
     settings = storage_settings(resolved, handed_over(hadoop))
     uri = roots.checkpoint_of_state(root)
     spark = open_storage(uri, settings)
-    if is_there(spark, layout.CLAIM_KEY):
-        # Without Spark's logs a query begins at batch 0. Spark has written `metadata` by now, so
-        # only the claim tells.
-        raise error(
-            ErrorKind.CHECKPOINT_UNFINISHED, f"{uri} is being made by a command, or one has died"
-        )
+    refuse_unfinished(spark, uri)
     place = settle_place(spark, settings.uri, uri, write=False)
     state = spark if place is None else open_storage(place, settings)
     probe(state)
@@ -52,3 +47,16 @@ def check_start(root: str, options: object, hadoop: object) -> str:
     by = type(state).__name__
     log.info("storage is usable checkpoint=%s state=%s by=%s", uri, place or uri, by)
     return place or uri
+
+
+def refuse_unfinished(spark: Storage, uri: str) -> None:
+    """Raise ConflictError (CHECKPOINT_UNFINISHED) if a command has not made the Spark checkpoint in
+    `spark` to its end.
+
+    Without Spark's logs a query begins at batch 0. Spark has written `metadata` by now, so only the
+    claim tells.
+    """
+    if is_there(spark, layout.CLAIM_KEY):
+        raise error(
+            ErrorKind.CHECKPOINT_UNFINISHED, f"{uri} is being made by a command, or one has died"
+        )

@@ -4,13 +4,16 @@ import java.util.UUID
 import java.util.concurrent.ConcurrentHashMap
 
 import com.fasterxml.jackson.databind.JsonNode
+import org.apache.hadoop.conf.Configuration
 import org.apache.hadoop.fs.Path
 
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOperatorStateInfo
 import org.apache.spark.sql.millpond.agent.{Agent, HadoopFiles, StorageAccess}
-import org.apache.spark.sql.millpond.base.{Json, LocalDirs, MillpondException, Options}
+import org.apache.spark.sql.millpond.base.{
+  Json, LocalDirs, MillpondError, MillpondException, Options
+}
 
 /** Lets the driver's agent try the storage once for every run of a query, before its first task.
   * A missing bucket or right should end the query at its start, not in a task. State in a `file:`
@@ -42,11 +45,19 @@ private object StartCheck extends Logging {
       catch {
         case e: MillpondException if e.kind.startsWith("AGENT_") =>
           logWarning(s"the storage was not tried before the query's first task: ${e.getMessage}")
+          refuseUnfinished(root.getParent, conf)
       }
     }
     checked.add(info.queryRunId)
     ()
   }
+
+  /** For those who cannot ask the agent: whether a command has not made the Spark checkpoint to its
+    * end. A query would begin at batch 0, above half of its state. */
+  def refuseUnfinished(checkpoint: Path, conf: Configuration): Unit =
+    if (checkpoint.getFileSystem(conf).exists(new Path(checkpoint, "millpond/claim")))
+      throw MillpondError.of("CHECKPOINT_UNFINISHED",
+        s"$checkpoint is being made by a command, or one has died.")
 
   def ended(run: UUID): Unit = { checked.remove(run); () }
 }

@@ -3,6 +3,8 @@ package org.apache.spark.sql.millpond.driver
 import java.util.UUID
 import java.util.concurrent.ConcurrentHashMap
 
+import org.apache.hadoop.fs.Path
+
 import org.apache.spark.internal.Logging
 import org.apache.spark.scheduler.{SparkListener, SparkListenerEvent}
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
@@ -25,6 +27,8 @@ private object WithoutExtension extends Logging {
     if (!watched.contains(run)) {
       val session = query.sparkSessionForStream
       refuse(session.sessionState.conf.getAllConfs)
+      StartCheck.refuseUnfinished(new Path(query.resolvedCheckpointRoot),
+        session.sessionState.newHadoopConf())
       watched.add(run)
       val context = session.sparkContext
       context.addSparkListener(new SparkListener {
