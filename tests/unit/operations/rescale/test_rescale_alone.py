@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from millpond.errors import ErrorKind, MillpondError
+from millpond.errors import ErrorKind, MillpondError, NotFoundError
 from millpond.format import layout
 from millpond.model.key_groups import KeyGroups
 from millpond.operations.rescale import RescaleReport, rescale, undo
@@ -84,6 +84,57 @@ def test_one_that_stood_still_touches_nothing_any_more(
     changed = {k for k, v in tree().items() if after[0].get(k) != v}
     # The one write that had begun is the only one that came late.
     assert changed == {"state/0/0/7.manifest"}
+
+
+class _StandsStill(LocalStorage):
+    """Calls a function once, when it has found that the object `key` is not there."""
+
+    def __init__(self, root: str, key: str, then: Callable[[], object]) -> None:
+        super().__init__(root, fsync=False)
+        self._key, self._then = key, then
+
+    def read(self, key: str) -> bytes:
+        try:
+            return super().read(key)
+        except NotFoundError:
+            if key == self._key:
+                self._key = ""
+                self._then()
+            raise
+
+
+@pytest.mark.parametrize("command", ["undo", "rescale"])
+def test_one_that_stood_still_takes_nothing_back(
+    built: CheckpointBuilder, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    """It takes back a rescale that was killed. The next command has done so, and a rescale of its
+    own: some of that one's files have the names of the killed one's.
+    """
+    monkeypatch.setattr(commands, "_CHECK_S", 0.0)
+    after: list[dict[str, bytes]] = []
+
+    def tree() -> dict[str, bytes]:
+        files = (p for p in built.root.rglob("*") if p.is_file())
+        found = {str(p.relative_to(built.root)): p.read_bytes() for p in files}
+        return {k: v for k, v in found.items() if not k.startswith(layout.RUNNING_PREFIX)}
+
+    def killed() -> None:
+        raise KeyboardInterrupt
+
+    def taken_over() -> None:
+        built.storage.delete(info.key for info in list(built.storage.list(layout.RUNNING_PREFIX)))
+        assert undo(built.storage, "it")
+        assert rescale(built.storage, "it", 12).partitions == 12
+        after.append(tree())
+
+    with pytest.raises(KeyboardInterrupt):
+        rescale(_Meanwhile(str(built.root), "commits/6", killed), "it", 8)
+    assert read_journal(built.storage) is not None
+    storage = _StandsStill(str(built.root), "commits/6", taken_over)
+    with pytest.raises(MillpondError) as lost:
+        undo(storage, "it") if command == "undo" else rescale(storage, "it", 8)
+    assert lost.value.kind is ErrorKind.COMMAND_RUNNING
+    assert tree() == after[0]
 
 
 def test_a_query_that_ran_on_past_the_number(built: CheckpointBuilder) -> None:

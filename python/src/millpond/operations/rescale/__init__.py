@@ -150,7 +150,7 @@ def _rescale(
 ) -> RescaleReport:
     """Plan, and write what is planned if the Spark checkpoint is held. Args: as for `rescale`."""
     dry_run = hold is None
-    undone = _finish_interrupted(storage, partitions, dry_run)
+    undone = _finish_interrupted(storage, partitions, hold)
     image, plans = check_whole(storage, root)
     before = read_before(storage, root, plans)
     _check(before, root, partitions, skip_uncommitted)
@@ -245,11 +245,11 @@ def undo(storage: Storage, root: str) -> bool:
 
     Raises: ConflictError: QUERY_RUNNING, COMMAND_RUNNING. InvalidInputError: STATE_OWNED.
     """
-    with at_work(storage, root, "rescale --undo"):
+    with at_work(storage, root, "rescale --undo") as hold:
         claim(storage, root)
         rehash.remove_leftovers(storage)
         journal = read_journal(storage)
-        return journal is not None and not clear(storage, journal)
+        return journal is not None and not clear(storage, journal, hold)
 
 
 def _check(before: Before, root: str, partitions: int, skip_uncommitted: bool) -> None:
@@ -270,13 +270,18 @@ def _check(before: Before, root: str, partitions: int, skip_uncommitted: bool) -
                 check_scalable(stores, before.partitions)
 
 
-def _finish_interrupted(storage: Storage, partitions: int, dry_run: bool) -> bool:
+def _finish_interrupted(storage: Storage, partitions: int, hold: Hold | None) -> bool:
+    """Take an interrupted rescale back. Return whether there was one that had not switched over.
+
+    Args:
+        hold: None: of a dry run.
+    """
     journal = read_journal(storage)
     if journal is None:
         return False
-    if dry_run or journal.partitions != partitions:
+    if hold is None or journal.partitions != partitions:
         raise ConflictError(
             f"a rescale from {journal.current} to {journal.partitions} partitions was interrupted",
             kind=ErrorKind.RESCALE_UNFINISHED,
         )
-    return not clear(storage, journal)
+    return not clear(storage, journal, hold)

@@ -96,7 +96,7 @@ def carry_out(storage: Storage, writing: Writing, hold: Hold) -> None:
         try:
             hold.check()
             done = clear(
-                storage, journal, writing.sink.storage if writing.sink is not None else None
+                storage, journal, hold, writing.sink.storage if writing.sink is not None else None
             )
         except MillpondError as again:
             raise e from again
@@ -145,13 +145,15 @@ def read_journal(storage: Storage) -> Journal | None:
         return None
 
 
-def clear(storage: Storage, journal: Journal, sink: Storage | None = None) -> bool:
+def clear(storage: Storage, journal: Journal, hold: Hold, sink: Storage | None = None) -> bool:
     """Bring an interrupted rescale to an end. Return whether it had switched over.
 
     If it had, all of it stays. If not, nothing of it is left. May be repeated after a failure.
 
     Args:
+        hold: of the command that does it.
         sink: of the file sink that the journal names; None: this function opens it.
+    Raises: ConflictError: COMMAND_RUNNING: another command took over.
     """
     entry = log_crc32(storage, layout.offsets_key(journal.batch))
     # An entry of the offset log that is not ours is Spark's: the query has run on since. Then
@@ -162,24 +164,29 @@ def clear(storage: Storage, journal: Journal, sink: Storage | None = None) -> bo
         # The query may have run on before that entry was written: then there is no more of ours,
         # and files of these names may be the query's.
         if not _ran_on(storage, journal.batch):
-            _take_back(storage, journal, sink)
+            _take_back(storage, journal, hold, sink)
         entry_key = layout.offsets_key(journal.batch)
+        hold.check()
         storage.delete([entry_key, layout.crc_key(entry_key)])
+    hold.check()
     storage.delete([layout.RESCALE_JOURNAL_KEY])
     return done
 
 
-def _take_back(storage: Storage, journal: Journal, sink: Storage | None) -> None:
+def _take_back(storage: Storage, journal: Journal, hold: Hold, sink: Storage | None) -> None:
     """Take back all but the entry of the offset log. Args: as for `clear`."""
+    hold.check()
     if journal.sink is not None:
         # First: a query that ran now would believe that a batch whose number is in the sink's log
         # is written.
         take_back(sink if sink is not None else open_storage(journal.sink), journal.sink_sums)
+        hold.check()
     if journal.format_before is not None:
         storage.put_bytes(layout.FORMAT_KEY, journal.format_before)
     if journal.left_out_before is not None:
         key = layout.offsets_key(journal.batch - 1)
         put_log(storage, key, journal.left_out_before, if_absent=False)
+    hold.check()
     storage.delete(journal.keys)
 
 
