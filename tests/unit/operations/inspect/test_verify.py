@@ -5,6 +5,9 @@ It finds nothing where nothing is wrong.
 
 from __future__ import annotations
 
+import errno
+import io
+import shutil
 import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -21,7 +24,8 @@ from millpond.model.json_fields import ColumnFamily
 from millpond.operations.inspect import overview, verify
 from millpond.operations.inspect.store_check import verify_store
 from millpond.operations.inspect.verify import verify_logs
-from millpond.storage import LocalStorage, MemoryStorage, ObjectInfo
+from millpond.storage import LocalStorage, MemoryStorage, ObjectInfo, Storage
+from millpond.storage.split import SplitStorage
 from tests.checkpoints import CheckpointBuilder, state_schema, version_id
 from tests.examples import changelog_bytes
 
@@ -348,6 +352,39 @@ def test_sums_that_hadoop_keeps_beside_a_file(built: CheckpointBuilder) -> None:
         for ignored in (b"", b"no sums, and Hadoop takes no notice"):
             built.storage.put_bytes(sidecar, ignored)
             assert problems(built) == set()
+
+
+@pytest.mark.parametrize("logs", [True, False])
+@pytest.mark.parametrize("elsewhere", [True, False])
+def test_what_a_killed_fork_left(built: CheckpointBuilder, logs: bool, elsewhere: bool) -> None:
+    """On object storage. All files that are there are whole, and no query starts there."""
+    if not logs:
+        for folder in (layout.OFFSETS_DIR, layout.COMMITS_DIR):
+            shutil.rmtree(built.root / folder)
+        built.storage.delete([layout.QUERY_METADATA_KEY])
+    storage: Storage = built.storage
+    claimed = built.storage
+    if elsewhere:
+        claimed = LocalStorage(f"{built.root}-spark", fsync=False)
+        for info in built.storage.list(""):
+            if layout.is_sparks(info.key):
+                claimed.put_bytes(info.key, built.storage.read(info.key))
+        storage = SplitStorage(claimed, built.storage)
+    assert verify(storage, "name").ok
+    claimed.put_bytes(layout.CLAIM_KEY, b"somebody")
+    (problem,) = verify(storage, "name").problems
+    assert (problem.kind, problem.file) == ("CHECKPOINT_UNFINISHED", layout.CLAIM_KEY)
+    assert "delete all that is below" in problem.hint
+    (told,) = overview(storage, "name").problems
+    assert told.startswith(f"{layout.CLAIM_KEY}: a command makes this Spark checkpoint")
+
+
+def test_half_a_rescale(built: CheckpointBuilder) -> None:
+    """`checkpoint show`, which a user runs first, said nothing of it."""
+    built.storage.put_bytes(layout.RESCALE_JOURNAL_KEY, b"{}")
+    assert problems(built) == {("RESCALE_UNFINISHED", layout.RESCALE_JOURNAL_KEY)}
+    (told,) = overview(built.storage, "name").problems
+    assert told.startswith(f"{layout.RESCALE_JOURNAL_KEY}: a rescale is under way")
 
 
 def test_changelogs_of_two_operators_exchanged(built: CheckpointBuilder) -> None:

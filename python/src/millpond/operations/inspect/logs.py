@@ -13,7 +13,7 @@ from millpond.errors import ErrorKind, MillpondError, NotFoundError, error
 from millpond.format import layout
 from millpond.query.expected import check_ids, stores_of
 from millpond.query.survey import Survey
-from millpond.storage import Storage
+from millpond.storage import Storage, is_there
 from millpond.storage.split import side_of
 
 _SPARKS = (
@@ -38,12 +38,7 @@ class Problem:
 
 def problems_of_logs(storage: Storage, found: Survey) -> Iterator[Problem]:
     """Yield all of them. Raises: UnavailableError: storage."""
-    if found.rescaling:
-        e = error(
-            ErrorKind.RESCALE_UNFINISHED,
-            "a rescale is under way, or was interrupted: Spark does not start",
-        )
-        yield problem_of(layout.RESCALE_JOURNAL_KEY, e)
+    yield from problems_of_rescale(found)
     yield from (problem_of(lost.key, lost.error()) for lost in found.lost)
     yield from (problem_of(key, e) for key, e in found.errors)
     yield from (
@@ -52,6 +47,31 @@ def problems_of_logs(storage: Storage, found: Survey) -> Iterator[Problem]:
     yield from _wrong_logs(found)
     yield from _missing_stores(found)
     yield from _wrong_sidecars(storage)
+
+
+def problems_of_rescale(found: Survey) -> Iterator[Problem]:
+    """Yield a problem if a rescale has not come to its end."""
+    if found.rescaling:
+        e = error(
+            ErrorKind.RESCALE_UNFINISHED,
+            "a rescale is under way, or was interrupted: Spark does not start",
+        )
+        yield problem_of(layout.RESCALE_JOURNAL_KEY, e)
+
+
+def problems_of_claim(storage: Storage) -> Iterator[Problem]:
+    """Yield a problem if a command has not made the Spark checkpoint to its end. All that is there
+    may be whole.
+    """
+    places = side_of(storage, layout.QUERY_METADATA_KEY), side_of(storage, layout.FORMAT_KEY)
+    if any(is_there(place, layout.CLAIM_KEY) for place in places):
+        yield problem_of(
+            layout.CLAIM_KEY,
+            error(
+                ErrorKind.CHECKPOINT_UNFINISHED,
+                "a command makes this Spark checkpoint, or one has died: no query starts on it",
+            ),
+        )
 
 
 def problem_of(file: str, e: MillpondError) -> Problem:

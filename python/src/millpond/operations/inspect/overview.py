@@ -20,6 +20,7 @@ from millpond.format.changelog import ChangelogHeader
 from millpond.format.manifest import Manifest, decode_manifest
 from millpond.model.ids import StoreId, VersionId
 from millpond.operations.inspect.cost import StoreCost, Tariff, store_cost, sum_of
+from millpond.operations.inspect.logs import problems_of_claim, problems_of_rescale
 from millpond.operations.notebook import NUMBER, TEXT, Notebook, Sheet, Table, Value, counted
 from millpond.query.survey import Survey, survey
 from millpond.spark.heartbeats import read_asked
@@ -186,7 +187,9 @@ def overview(storage: Storage, checkpoint: str, tariff: Tariff | None = None) ->
     Raises: see `survey`.
     """
     found = survey(storage, checkpoint)
-    problems = [f"{key}: {_without(e.message, key)}" for key, e in found.errors]
+    unfinished = (*problems_of_claim(storage), *problems_of_rescale(found))
+    problems = [f"{one.file}: {one.message}" for one in unfinished]
+    problems += [f"{key}: {_without(e.message, key)}" for key, e in found.errors]
     operators: list[OperatorView] = []
     for operator in found.operator_ids():
         info = found.operators.get(operator)

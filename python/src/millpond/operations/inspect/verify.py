@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from millpond.operations.inspect.logs import Problem, problems_of_logs
+from millpond.operations.inspect.logs import Problem, problems_of_claim, problems_of_logs
 from millpond.operations.inspect.store_check import Checked, verify_store
 from millpond.query.survey import Survey, survey
 from millpond.query.whole import newest_whole_batch
@@ -59,7 +59,8 @@ def verify(
             not installed.
         UnavailableError: storage or local disk.
     """
-    found, problems = verify_logs(storage, checkpoint)
+    found, of_logs = verify_logs(storage, checkpoint)
+    problems = [*problems_of_claim(storage), *of_logs]
     checked = Checked()
     newest: int | None = None
     for done, store in enumerate(found.stores, 1):
