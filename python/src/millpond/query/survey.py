@@ -120,6 +120,7 @@ def survey(
         if not found.is_empty or found.foreign
     }
     _read_format(storage, result, erasing)
+    _leave_out_unlogged(result, present)
     _refuse_others(result, checkpoint, foreign)
     _leave_out(result, present, foreign)
     _read_operators(storage, result, present | _recorded_operators(storage, result.spark))
@@ -167,6 +168,19 @@ def _read_operators(storage: Storage, result: Survey, present: set[int]) -> None
         elif commit is not None:
             key = f"{layout.operator_dir(operator)}/{layout.SPARK_METADATA_DIR}"
             result.errors.append((key, _gone(key, commit.batch, "which stores the operator has")))
+
+
+def _leave_out_unlogged(result: Survey, present: set[int]) -> None:
+    """Drop the lost entries of batches that neither log has, if the query keeps no state.
+
+    With Spark's option `asyncProgressTrackingEnabled`, which takes no query with state, Spark logs
+    a batch now and then, in both logs or in none.
+    """
+    damaged = any(key == layout.FORMAT_KEY for key, _ in result.errors)
+    if present or result.format is not None or damaged or result.spark is None:
+        return
+    logged = {*result.spark.offset_batches, *result.spark.commit_batches}
+    result.lost = [lost for lost in result.lost if lost.batch in logged]
 
 
 def _leave_out(result: Survey, present: set[int], foreign: bool) -> None:

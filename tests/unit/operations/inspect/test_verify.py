@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from millpond import savepoint
 from millpond.errors import ErrorKind, InvalidInputError, UnavailableError, UnsupportedError
 from millpond.format import layout
 from millpond.format.format_file import CheckpointFormat, encode_format
@@ -418,6 +419,30 @@ def test_manifest_of_another_operator(built: CheckpointBuilder) -> None:
     manifest = replace(built.manifests[P0][1], store=StoreId(1, 0))
     built.storage.put_bytes(manifest_key(built, P0, 5), encode_manifest(manifest))
     assert problems(built) == {("MANIFEST_DAMAGED", manifest_key(built, P0, 5))}
+
+
+@pytest.mark.parametrize("spark_format", [1, 2])
+def test_a_query_without_state_may_log_some_batches_alone(
+    tmp_path: Path, spark_format: int
+) -> None:
+    """With asynchronous progress tracking Spark logs a batch now and then, in both logs."""
+    built = CheckpointBuilder(tmp_path / "job", spark_format=spark_format)
+    built.spark_logs(7)
+    for folder in (layout.STATE_DIR, layout.MILLPOND_DIR):
+        shutil.rmtree(built.root / folder)
+    for batch in range(7):
+        if spark_format == 2:
+            text = b'v2\n{"nextBatchWatermarkMs":0,"stateUniqueIds":{}}'
+            built.storage.put_bytes(layout.commits_key(batch), text)
+    for batch in (1, 2, 4):
+        built.storage.delete([layout.offsets_key(batch), layout.commits_key(batch)])
+    assert problems(built) == set()
+    savepoint.fork(built.root, tmp_path / "fork")
+    for key in (layout.commits_key(3), layout.offsets_key(5)):
+        text = built.storage.read(key)
+        built.storage.delete([key])
+        assert problems(built) == {("FORMAT_DAMAGED", key)}
+        built.storage.put_bytes(key, text)
 
 
 def test_batches_that_expire_meanwhile_are_no_problem(tmp_path: Path) -> None:
