@@ -90,6 +90,7 @@ def one(value: Any, kind: Any) -> Any:
         ("007", pa.string(), LONG),
         (2, pa.int64(), Atom("boolean")),
         (1, pa.timestamp("ns"), Atom("timestamp_ntz")),
+        (0, pa.timestamp("us", "Europe/Berlin"), Atom("timestamp_ntz")),
         ([1], pa.list_(pa.int64()), LONG),
         (1, pa.int64(), Array(LONG)),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -69,6 +70,10 @@ def test_what_is_shown_is_taken(name: str, values: list[Any]) -> None:
         ("timestamp", "+300000-01-01T00:00:00+00:00"),
         ("timestamp", "+10000-01-01T00:00:00"),
         ("timestamp_ntz", "+10000-01-01T00:00:00+00:00"),
+        ("timestamp_ntz", "2026-01-31T12:00:00+01:00"),
+        ("timestamp_ntz", datetime(2026, 1, 31, 12, tzinfo=timezone.utc)),
+        ("timestamp", "2026-01-31T12:00:00"),
+        ("timestamp", datetime(2026, 1, 31, 12)),
     ],
 )
 def test_what_is_none_is_refused(name: str, value: object) -> None:
@@ -97,3 +102,30 @@ def test_intervals_are_looked_up_in_seconds(tmp_path: Path) -> None:
                 assert [found["key"] for found in state.get({"k": given})] == [row["key"]], given
     gone = rows[0]["key"]["k"].total_seconds()
     assert millpond.erase([built.root], key={"k": gone}).places[0].rows == 1
+
+
+class _Times(DistinctBuilder):
+    """The keys are the first hours of 2026, by a clock on the wall."""
+
+    key_type = Struct((Field("k", Atom("timestamp_ntz")),))
+
+    def key_row(self, number: int) -> dict[str, Any]:
+        return {"k": datetime(2026, 1, 1) + timedelta(hours=number)}
+
+
+def test_the_clock_of_another_zone_is_no_key(tmp_path: Path) -> None:
+    """Arrow would look up, and erase, what the clock of UTC showed."""
+    built = _Times(tmp_path / "query").build(snapshots=())
+    wanted: datetime = millpond.read_state(built.root).to_pylist()[0]["key"]["k"]
+    wrong = wanted.replace(tzinfo=timezone(timedelta(hours=1)))
+    with millpond.lookup(built.root) as state:
+        assert [row["key"]["k"] for row in state.get({"k": wanted})] == [wanted]
+        with pytest.raises(InvalidInputError):
+            state.get({"k": wrong})
+        with pytest.raises(InvalidInputError):
+            state.table([{"k": wanted}, {"k": wrong}])
+    with pytest.raises(InvalidInputError):
+        millpond.read_state(built.root, keys={"k": wrong})
+    with pytest.raises(InvalidInputError):
+        millpond.erase([built.root], key={"k": wrong})
+    assert millpond.read_state(built.root).num_rows == 12

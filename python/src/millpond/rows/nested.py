@@ -122,6 +122,9 @@ def _map(array: Any, target: Any, name: str) -> Any:
 
 
 def _leaf(array: Any, target: Any, name: str) -> Any:
+    if _has_zone(array.type) and pa.types.is_timestamp(target) and target.tz is None:
+        # Arrow would take the wall clock of UTC, and that comes back equal.
+        raise _refused(name, array.type, target, "a time without a zone has no offset")
     try:
         cast = array.cast(target, safe=True)
         back = cast.cast(array.type, safe=False)
@@ -135,6 +138,10 @@ def _leaf(array: Any, target: Any, name: str) -> Any:
     if same.false_count:
         raise _refused(name, array.type, target, f"{same.false_count} values would be changed")
     return cast
+
+
+def _has_zone(kind: Any) -> bool:
+    return bool(pa.types.is_timestamp(kind) and kind.tz is not None)
 
 
 def mapped(array: Any, change: Callable[[Any], Any]) -> Any:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from datetime import time
+from datetime import datetime, time
 from decimal import Decimal
 from typing import Any
 
@@ -103,6 +103,9 @@ def scalar_of(shown: object, kind: Any) -> Any:
     """
     if pa.types.is_duration(kind) and isinstance(shown, str | int | float | Decimal):
         return pa.scalar(_microseconds(shown), kind)
+    if has_wrong_zone(shown, kind):
+        # Arrow would take the one for UTC, and for the other the wall clock of UTC.
+        raise ValueError("a time has an offset, and a time without a zone has none")
     if not isinstance(shown, str) or pa.types.is_string(kind):
         return pa.scalar(shown, kind)
     if pa.types.is_time(kind):
@@ -111,6 +114,17 @@ def scalar_of(shown: object, kind: Any) -> Any:
     if far is not None and (pa.types.is_date32(kind) or pa.types.is_timestamp(kind)):
         return _far_time(far[1], far[2], kind, shown)
     return pc.cast(pa.scalar(shown), kind)
+
+
+def has_wrong_zone(value: object, kind: Any) -> bool:
+    """Whether a value is a time with an offset, and `kind` a type of times without a zone, or the
+    other way round.
+    """
+    return (
+        isinstance(value, datetime)
+        and pa.types.is_timestamp(kind)
+        and (value.tzinfo is None) != (kind.tz is None)
+    )
 
 
 def _microseconds(seconds: str | int | float | Decimal) -> int:

@@ -31,6 +31,7 @@ from millpond.model.key_groups import KeyGroups
 from millpond.model.partition_keys import ONE_ZERO_OPERATORS, TRANSFORM_WITH_STATE_OPERATORS
 from millpond.query.image import operator_info
 from millpond.rows.hashing import groups_of
+from millpond.rows.readable import has_wrong_zone
 from millpond.spark.state_schemas import FamilySchema
 from millpond.spark.types import Atom, SparkType, Struct
 from millpond.state.codec import check_supported, split_lists
@@ -391,7 +392,11 @@ class KeyReader:
     def _values(self, schema: Struct, kind: Any, place: str, values: list[Any]) -> Any:
         texts = {isinstance(value, str) for value in values if value is not None}
         # Shown in another form than Arrow takes.
-        apart = (pa.types.is_binary(kind) and True in texts) or pa.types.is_duration(kind)
+        apart = (
+            (pa.types.is_binary(kind) and True in texts)
+            or pa.types.is_duration(kind)
+            or any(has_wrong_zone(value, kind) for value in values)
+        )
         try:
             if apart or len(texts) > 1:
                 pass  # one by one
