@@ -414,6 +414,18 @@ def test_changelogs_of_two_operators_exchanged(built: CheckpointBuilder) -> None
     }
 
 
+def test_an_operator_that_got_another_number_twice(built: CheckpointBuilder) -> None:
+    """Two restores gave it two numbers, and no snapshot has come between. The last one may be the
+    first again.
+    """
+    for numbers in ((7, 7, 5, 5, 0, 0), (0, 0, 5, 5, 0, 0)):
+        for version, operator in enumerate(numbers, 1):
+            run = f"run {(version - 1) // 2}"
+            header = replace(built.header(P0, version), store=StoreId(operator, 0), run_id=run)
+            built.storage.put_bytes(changelog_key(built, P0, version), changelog_bytes(header, []))
+        assert problems(built) == set()
+
+
 def test_manifest_of_another_operator(built: CheckpointBuilder) -> None:
     built.changed(built.manifests[P0][1], keys=5)
     manifest = replace(built.manifests[P0][1], store=StoreId(1, 0))

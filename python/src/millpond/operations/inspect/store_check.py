@@ -91,7 +91,7 @@ class _StoreCheck:
         self.problems: list[Problem] = []
         self._bad_ssts: set[str] = set()
         self._good_ssts: set[str] = set()
-        self._operators: set[int] = set()  # that changelogs have named so far
+        self._operators: dict[str, set[int]] = {}  # that changelogs of a run have named so far
         # Versions whose changelog begins with an empty state, and so needs nothing older.
         self._whole: list[int] = []
 
@@ -160,17 +160,20 @@ class _StoreCheck:
         """Note a changelog of another operator.
 
         A restore may have given the operator another number. Then all older changelogs name the old
-        one.
+        one; after a second restore, two old ones. In one run of a query the number stays.
         """
-        named, own = header.store.operator, self.store.operator
-        if named != own and self._operators & ({own} | (self._operators - {named})):
+        named, own, run = header.store.operator, self.store.operator, header.run_id
+        of_run = self._operators.setdefault(run, set())
+        # What a command wrote anew has no run.
+        others = of_run if run else set().union(*self._operators.values()) & {own}
+        if named != own and others - {named}:
             self._note(
                 ErrorKind.CHANGELOG_DAMAGED,
                 key,
                 f"says that it is of store {header.store}, of another operator",
             )
             return
-        self._operators.add(named)
+        of_run.add(named)
 
     def _key_groups(self, file: str, groups: KeyGroupsInfo, version: int) -> None:
         known = self.found.format.key_groups_at(version) if self.found.format is not None else None
