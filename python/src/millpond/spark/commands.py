@@ -1,4 +1,4 @@
-"""Lets one command at a time change a Spark checkpoint.
+"""Lets one command at a time change a Spark checkpoint, or a savepoint.
 
     millpond/running/command-<id>.json    {"command", "host", "pid", "boot_id", "pid_namespace",
                                            "interval_ms", "updated_ms"}
@@ -8,7 +8,8 @@ A rescale and an erasure write this heartbeat while they work. The next command 
 that of a query. A command that was killed leaves both files, and the next one deletes them and
 brings to an end what the killed one began. One that only stood still (a laptop that slept) finds
 its hold gone when it goes on, and stops before it touches anything. The heartbeat cannot tell it
-that: a renewal that hung meanwhile may come late, and bring that file back.
+that: a renewal that hung meanwhile may come late, and bring that file back. An erasure writes the
+two into savepoints as well.
 """
 
 from __future__ import annotations
@@ -125,17 +126,19 @@ def at_work(
 ) -> Iterator[Hold]:
     """Keep other commands from the Spark checkpoint in `storage`.
 
-    Where there is none with Millpond's state, nothing is written: the command will say so.
+    Where there is none with Millpond's state, and no savepoint either, nothing is written: the
+    command will say so.
 
     Args:
-        root: name of the Spark checkpoint, for messages.
+        root: name of the Spark checkpoint, or of the savepoint, for messages.
         command: what its heartbeat calls this command.
         ending_s: as for `refuse_running`.
     Raises: ConflictError: QUERY_RUNNING, COMMAND_RUNNING.
     """
     hold = Hold(storage, root, command)
     needed = (layout.QUERY_METADATA_KEY, layout.FORMAT_KEY)
-    if not all(is_there(storage, key) for key in needed):
+    is_query = all(is_there(storage, key) for key in needed)
+    if not is_query and not is_there(storage, layout.SAVEPOINT_KEY):
         hold.refuse_running(ending_s)
         yield hold
         return

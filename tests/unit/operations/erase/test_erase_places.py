@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import socket
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import millpond
+from millpond import savepoint
 from millpond.errors import ConflictError, ErrorKind, MillpondError
 from millpond.format import layout
 from millpond.model.ids import StoreId
 from millpond.model.key_groups import KeyGroups
-from millpond.operations.erase import run
+from millpond.operations.erase import run, tables
 from millpond.operations.erase.places import made_of, plan_place
 from millpond.operations.erase.write import rewrite_all
 from millpond.operations.inspect import verify
 from millpond.spark import heartbeats
+from millpond.storage import LocalStorage
 from tests.checkpoints import CheckpointBuilder, tree
 from tests.row_checkpoints import RowsBuilder
 from tests.unit.operations.rescale.test_rescale import beat
@@ -78,6 +82,70 @@ def test_an_erasure_at_work_is_no_interrupted_one(
     assert [error.kind for error in told] == [ErrorKind.COMMAND_RUNNING]
     assert done.files and done.proof is not None
     assert not list(built.storage.list(layout.RUNNING_PREFIX))
+
+
+@pytest.mark.parametrize("format", ["native", "canonical"])
+def test_two_erasures_of_one_savepoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str
+) -> None:
+    """Each wrote anew what it had read before: the second brought back the key of the first, which
+    had proved that it was gone.
+    """
+    built = RowsBuilder(tmp_path / "query").build(snapshots=())
+    saved = tmp_path / "saved"
+    savepoint.create(built.root, saved, format=format)
+    keys = [row["key"]["k"] for row in millpond.read_state(saved).to_pylist()]
+    where, name = (run, "plan_place") if format == "native" else (tables, "plan_tables")
+    plan = getattr(where, name)
+    told: list[ErrorKind] = []
+
+    def meanwhile(*arguments: Any) -> Any:
+        planned = plan(*arguments)
+        monkeypatch.undo()
+        monkeypatch.setattr(heartbeats, "_ENDING_S", 0.0)
+        with pytest.raises(MillpondError) as refused:
+            millpond.erase([saved], key={"k": keys[1]})
+        told.append(refused.value.kind)
+        return planned
+
+    monkeypatch.setattr(where, name, meanwhile)
+    assert millpond.erase([saved], key={"k": keys[0]}).places[0].rows == 1
+    assert told == [ErrorKind.COMMAND_RUNNING]
+    assert millpond.erase([saved], key={"k": keys[1]}).places[0].rows == 1
+    after = [row["key"]["k"] for row in millpond.read_state(saved).to_pylist()]
+    assert sorted(after) == sorted(set(keys) - {*keys[:2]})
+    assert savepoint.verify(saved).ok
+    assert not [key for key in tree(saved) if key.startswith(layout.RUNNING_PREFIX)]
+
+
+def test_a_savepoint_with_what_a_killed_erasure_left_is_deleted(tmp_path: Path) -> None:
+    built = RowsBuilder(tmp_path / "query").build(snapshots=())
+    saved = tmp_path / "saved"
+    savepoint.create(built.root, saved)
+    for name in ("command-1.json", "command-1.hold"):
+        LocalStorage(str(saved)).put_bytes(f"{layout.RUNNING_PREFIX}{name}", b"")
+        two_days_ago = time.time() - 2 * 86_400
+        os.utime(saved / f"{layout.RUNNING_PREFIX}{name}", (two_days_ago, two_days_ago))
+    savepoint.delete(saved)
+    assert not saved.exists()
+
+
+def test_a_savepoint_is_not_deleted_while_a_key_is_erased_from_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = RowsBuilder(tmp_path / "query").build(snapshots=())
+    saved = tmp_path / "saved"
+    savepoint.create(built.root, saved)
+    monkeypatch.setattr(heartbeats, "_ENDING_S", 0.0)
+
+    def meanwhile(*arguments: Any) -> Any:
+        refused(ErrorKind.COMMAND_RUNNING, savepoint.delete, saved)
+        return plan_place(*arguments)
+
+    monkeypatch.setattr(run, "plan_place", meanwhile)
+    assert millpond.erase([saved], key={"k": 1}).places[0].rows == 1
+    savepoint.delete(saved)
+    assert not saved.exists()
 
 
 @pytest.mark.parametrize("how", ["heartbeat", "commit"])

@@ -75,7 +75,7 @@ def open_place(path: str | os.PathLike[str], until_end: ExitStack, *, dry_run: b
     """Open a place to erase from.
 
     Args:
-        until_end: so long a Spark checkpoint is held.
+        until_end: so long the place is held.
     Raises:
         InvalidInputError: NOT_A_CHECKPOINT, STATE_OWNED. ConflictError: QUERY_RUNNING,
             COMMAND_RUNNING, RESCALE_UNFINISHED. NotFoundError: BATCH_NOT_COMMITTED.
@@ -83,18 +83,23 @@ def open_place(path: str | os.PathLike[str], until_end: ExitStack, *, dry_run: b
     """
     root = root_of(path)
     storage = open_checkpoint(root)
-    index = _index(storage, root)
+    is_savepoint = _index(storage, root) is not None
+    if not is_savepoint:
+        check_owner(storage, root)
+    hold = None
+    if not dry_run:
+        hold = until_end.enter_context(at_work(storage, root, "state erase"))
+        if not is_savepoint:
+            claim(storage, root)
+    index = _index(storage, root)  # another erasure may have ended since
     if index is not None:
         journal = _journal(storage, _marked_index(storage, root), dry_run)
         if journal is not None and index.format == CANONICAL:
             index = as_replaced(storage, index, journal)
         image = savepoint_image(storage, index) if journal is None else _texts(storage, index)
-        return Place(storage=storage, path=root, index=index, images=(image,), journal=journal)
-    check_owner(storage, root)
-    hold = None
-    if not dry_run:
-        hold = until_end.enter_context(at_work(storage, root, "state erase"))
-        claim(storage, root)
+        return Place(
+            storage=storage, path=root, index=index, images=(image,), journal=journal, hold=hold
+        )
     journal = _journal(storage, _marked_format(storage), dry_run)
     if journal is not None:
         images = [spark_image(storage, root, erasing=True)]

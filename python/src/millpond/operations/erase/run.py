@@ -139,11 +139,15 @@ def _erase_tables(place: Place, matcher: Matcher, job: str, dry_run: bool) -> Er
         stores = {table.store for table in index.tables if table.key in changed}
         proof = None
         if not dry_run and (changed or place.journal is not None):
+            _check(place)
             begin(place, journal)
             for key, path in new.paths.items():
+                _check(place)
                 storage.put_file(key, path)
+            _check(place)
             storage.delete(journal.deletes)
             proof = _prove_tables(place, new.index, matcher, found)
+            _check(place)
             end(place, new.index)
     return ErasedPlace(
         path=place.path,

@@ -10,7 +10,10 @@ from millpond.errors import ErrorKind, InvalidInputError, NotFoundError
 from millpond.format import layout
 from millpond.operations.output.atomic_target import remove_directory
 from millpond.query.index import SavepointIndex, decode_index, no_savepoint
+from millpond.spark.heartbeats import refuse_running
 from millpond.storage import LocalStorage, Storage, open_storage, root_of
+
+_OF_COMMANDS = layout.RUNNING_PREFIX + layout.COMMAND_PREFIX
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,14 +49,17 @@ def delete(savepoint: str | os.PathLike[str], *, dry_run: bool = False) -> Delet
 
     Raises:
         InvalidInputError: NOT_A_SAVEPOINT; INVALID_ARGUMENT: the directory holds files that are
-        none of the savepoint's. FormatError, UnsupportedError: as `show`. UnavailableError:
-        storage.
+            none of the savepoint's.
+        ConflictError: COMMAND_RUNNING: a key is being erased from it.
+        FormatError, UnsupportedError: as `show`. UnavailableError: storage.
     """
     root = root_of(savepoint)
     storage = open_storage(root)
     index, record = _what_it_holds(storage, root)
     mine = {*index.files, layout.SAVEPOINT_KEY, layout.CLAIM_KEY, layout.DELETED_KEY}
-    others = [info.key for info in storage.list("") if info.key not in mine]
+    there = [info.key for info in storage.list("")]
+    left = [key for key in there if key.startswith(_OF_COMMANDS)]  # by erasures
+    others = [key for key in there if key not in mine and key not in left]
     if others:
         raise InvalidInputError(
             f"{root} holds {len(others)} files that are none of the savepoint's,"
@@ -62,6 +68,8 @@ def delete(savepoint: str | os.PathLike[str], *, dry_run: bool = False) -> Delet
             hint="Move them elsewhere, then delete the savepoint again.",
         )
     if not dry_run:
+        if left:
+            refuse_running(storage, root)
         if isinstance(storage, LocalStorage):
             remove_directory(storage.root)
         else:
@@ -69,7 +77,7 @@ def delete(savepoint: str | os.PathLike[str], *, dry_run: bool = False) -> Delet
             # the next call needs, if this one is killed.
             storage.put_bytes(layout.DELETED_KEY, record)
             storage.delete([layout.SAVEPOINT_KEY])
-            storage.delete([*index.files, layout.CLAIM_KEY])
+            storage.delete([*index.files, layout.CLAIM_KEY, *left])
             storage.delete([layout.DELETED_KEY])
     return DeleteReport(savepoint=root, index=index, dry_run=dry_run)
 
