@@ -44,6 +44,34 @@ def test_what_was_put_together_twice_goes_as_well(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("key", [1, 999])
+def test_what_killed_processes_were_writing_goes(tmp_path: Path, key: int) -> None:
+    """It may hold the key. Only those beside files with the key went."""
+    built = RowsBuilder(tmp_path / "query").build(snapshots=())
+    folders = ("state/0/0/", "state/0/1/", "state/0/1/sst/")
+    left = {folder + layout.new_staging_name() for folder in folders}
+    for name in left:
+        built.storage.put_bytes(name, b"a row")
+    of_rescale = built.root / "millpond/.rescale-abc"
+    of_rescale.mkdir()
+    (of_rescale / "x.blocks").write_bytes(b"a row")
+    millpond.erase([built.root], key={"k": key}, dry_run=True)
+    assert unheld(built).keys() >= left and of_rescale.exists()
+    millpond.erase([built.root], key={"k": key})
+    assert not unheld(built).keys() & left and not of_rescale.exists()
+
+
+@pytest.mark.parametrize("key", [1, 101, 999])
+def test_no_file_of_sparks_own_store_is_passed_over(tmp_path: Path, key: int) -> None:
+    """Only those beside Millpond's files with the key were seen, and the rest was proved."""
+    built = RowsBuilder(tmp_path / "query").build(snapshots=())
+    (built.root / "state/0/1/3.zip").write_bytes(b"who knows")
+    before = unheld(built)
+    told = refused(ErrorKind.INVALID_ARGUMENT, millpond.erase, [built.root], key={"k": key})
+    assert "3.zip" in told.message
+    assert unheld(built) == before
+
+
 def test_stores_are_followed_whatever_their_order() -> None:
     stores = [StoreId(0, n) for n in range(4)]
     chain = {stores[n]: {stores[n + 1]} for n in range(3)}

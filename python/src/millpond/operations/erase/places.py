@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence, Set
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from millpond.errors import ErrorKind, InvalidInputError, MillpondError, NotFoundError, error
 from millpond.format import layout
@@ -18,6 +18,7 @@ from millpond.operations.erase.plan import Rewrite, rewrites_of
 from millpond.operations.erase.scan import Found, described, find
 from millpond.operations.erase.tables import as_replaced
 from millpond.operations.erase.write import count
+from millpond.operations.repartition.folder import remove_leftovers
 from millpond.query.from_checkpoint import look, spark_image
 from millpond.query.from_savepoint import savepoint_image
 from millpond.query.image import Image
@@ -47,7 +48,8 @@ class Place:
     """A place, as it is before anything changes.
 
     index: of a savepoint; None: a Spark checkpoint. images: of the retained batches, ascending.
-    journal: of an erasure that did not end. hold: of a Spark checkpoint that is to change.
+    journal: of an erasure that did not end. hold: of a place that is to change. unfinished: keys of
+    files that killed processes were writing, by operator.
     """
 
     storage: Storage
@@ -56,6 +58,7 @@ class Place:
     images: tuple[Image, ...]
     journal: Journal | None
     hold: Hold | None = None
+    unfinished: Mapping[int, Sequence[str]] = field(default_factory=dict)
 
     @property
     def image(self) -> Image:
@@ -91,6 +94,7 @@ def open_place(path: str | os.PathLike[str], until_end: ExitStack, *, dry_run: b
         hold = until_end.enter_context(at_work(storage, root, "state erase"))
         if not is_savepoint:
             claim(storage, root)
+            remove_leftovers(storage)  # of a rescale that was killed: rows, the key's among them
     index = _index(storage, root)  # another erasure may have ended since
     if index is not None:
         journal = _journal(storage, _marked_index(storage, root), dry_run)
@@ -126,8 +130,17 @@ def _checkpoint(
     journal: Journal | None,
     hold: Hold | None,
 ) -> Place:
+    unfinished: dict[int, list[str]] = {}
+    for store, listing in listings(storage).items():
+        unfinished.setdefault(store.operator, []).extend(info.key for info in listing.staging)
     return Place(
-        storage=storage, path=root, index=None, images=tuple(images), journal=journal, hold=hold
+        storage=storage,
+        path=root,
+        index=None,
+        images=tuple(images),
+        journal=journal,
+        hold=hold,
+        unfinished=unfinished,
     )
 
 

@@ -84,6 +84,9 @@ def _erase(
     deleted = replaced(place, journal)
     proof = None
     if not dry_run:
+        _check(place)
+        # They may hold the key, and nobody can read them.
+        place.storage.delete(place.unfinished.get(matcher.operator, ()))
         if journal.stores:
             if place.journal is None:
                 begin(place, journal)

@@ -21,6 +21,7 @@ from typing import Any
 from millpond.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError
 from millpond.format import layout
 from millpond.model.key_groups import divisors_near
+from millpond.operations.repartition.folder import remove_leftovers
 from millpond.operations.rescale import rehash
 from millpond.operations.rescale.new_files import composed, state_bytes
 from millpond.operations.rescale.plan import check_partitions, check_scalable
@@ -216,7 +217,7 @@ def _rescale(
         rehash.check_space(storage, plan)
         if hold is None:
             return planned
-        rehash.remove_leftovers(storage)
+        remove_leftovers(storage)
         with rehash.rehashed(storage, before, plan) as writing:
             report = replace(report, written_bytes=writing.total_bytes)
             hold.refuse_running()  # the rows took a while
@@ -247,7 +248,7 @@ def undo(storage: Storage, root: str) -> bool:
     """
     with at_work(storage, root, "rescale --undo") as hold:
         claim(storage, root)
-        rehash.remove_leftovers(storage)
+        remove_leftovers(storage)
         journal = read_journal(storage)
         return journal is not None and not clear(storage, journal, hold)
 

@@ -7,7 +7,6 @@ changed. If the state is on a local disk, several processes share the work.
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 import time
@@ -17,9 +16,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 
 from millpond.errors import ErrorKind, error
-from millpond.format import layout
 from millpond.format.format_file import encode_format
-from millpond.local.scratch import lock, remove_abandoned, scratch_directory
+from millpond.operations.repartition.folder import staging
 from millpond.operations.repartition.pipeline import Share, changelog_files, plan_repartition
 from millpond.operations.repartition.plan import (
     NewPartitions,
@@ -35,14 +33,12 @@ from millpond.query.image import Image
 from millpond.query.row_source import NativeRows, StoreRows
 from millpond.rows import require_tools
 from millpond.storage import LocalStorage, Storage
-from millpond.storage.local import translate
 
 _ROWS_PER_S = 250_000  # of small rows, by one process; measured: docs/measurements.md
 _ROW_BYTES = 40  # an estimate, for rows that are not counted
 # The old state is compressed differently than the new changelogs. For a moment these are there in
 # two forms.
 _SPACE_FACTOR = 2
-_STAGING = ".rescale-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -131,7 +127,7 @@ def rehashed(storage: Storage, before: Before, plan: Rehash) -> Iterator[Writing
     version = before.started + 2
     image = replace(plan.image, batch=version - 1)
     numbers = {op.operator: op.operator for op in image.operators}
-    with _staging(storage) as directory:
+    with staging(storage) as directory:
         what = plan_repartition(partial(NativeRows, storage, plan.image), image, plan.new, numbers)
         made = changelog_files(
             what,
@@ -151,39 +147,6 @@ def rehashed(storage: Storage, before: Before, plan: Rehash) -> Iterator[Writing
             format=encode_format(before.format.rehashed(plan.new.key_groups, version)),
             format_before=encode_format(before.format),
         )
-
-
-def remove_leftovers(storage: Storage) -> None:
-    """Remove the folders of earlier rescales that were killed."""
-    if isinstance(storage, LocalStorage):
-        parent = os.path.join(storage.root, layout.MILLPOND_DIR)
-        if os.path.isdir(parent):
-            remove_abandoned(parent, _STAGING)
-
-
-@contextmanager
-def _staging(storage: Storage) -> Iterator[str]:
-    """Yield a folder to write to.
-
-    If the state is on a local disk, the folder is there too: its files become part of the state
-    without a copy.
-    """
-    if not isinstance(storage, LocalStorage):
-        with scratch_directory("rescale") as directory:
-            yield directory
-        return
-    try:
-        directory = tempfile.mkdtemp(
-            prefix=_STAGING, dir=os.path.join(storage.root, layout.MILLPOND_DIR)
-        )
-    except OSError as e:
-        raise translate(e, f"writing to {storage.root}") from e
-    descriptor = lock(directory)
-    try:
-        yield directory
-    finally:
-        shutil.rmtree(directory, ignore_errors=True)  # the next rehash removes what is left
-        os.close(descriptor)
 
 
 # ---- over processes ------------------------------------------------------------------------------
