@@ -23,6 +23,7 @@ from millpond.operations.inspect import verify
 from millpond.spark import heartbeats
 from millpond.storage import LocalStorage
 from tests.checkpoints import CheckpointBuilder, tree
+from tests.refusals import refused
 from tests.row_checkpoints import RowsBuilder
 from tests.unit.operations.rescale.test_rescale import beat
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 
@@ -243,7 +243,7 @@ def plan_place(place: Place, matcher: Matcher, job: str, found: Found) -> Journa
     storage = place.storage
     chosen = search(place, matcher, found)
     listed = {s: ls for s, ls in listings(storage).items() if s.operator == matcher.operator}
-    _refuse_foreign(place, [listed[store] for store in chosen])
+    _refuse_foreign(place, listed.values())
     stores = {store: StoreFiles(storage, store, place.spark_format) for store in listed}
     sources: dict[StoreId, frozenset[StoreId]] = {}
     for store, listing in listed.items():
@@ -313,8 +313,8 @@ def _targets(place: Place, store: StoreId) -> list[VersionId]:
     return [found[version] for version in sorted(found)]
 
 
-def _refuse_foreign(place: Place, chosen: list[Listing]) -> None:
-    names = sorted({name for listing in chosen for name in listing.foreign})
+def _refuse_foreign(place: Place, listed: Iterable[Listing]) -> None:
+    names = sorted({name for listing in listed for name in listing.foreign})
     if names:
         raise InvalidInputError(
             f"{place.path} still has files of Spark's own store, {names[0]} is one: they may hold"
