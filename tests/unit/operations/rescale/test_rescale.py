@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from millpond import savepoint
 from millpond.agent.service import AgentService
 from millpond.cli.main import main
 from millpond.errors import ErrorKind, MillpondError, UnavailableError
@@ -27,7 +28,7 @@ from millpond.format import layout
 from millpond.format.composed import intersect
 from millpond.model.json_fields import KeyGroupsInfo
 from millpond.model.key_groups import KeyGroups, merge_ranges
-from millpond.operations.inspect import verify
+from millpond.operations.inspect import overview, verify
 from millpond.operations.rescale import rescale, undo
 from millpond.spark.heartbeats import heartbeats
 from millpond.spark.log_edit import (
@@ -98,6 +99,17 @@ def test_only_what_changes_differs_in_the_logs(built: CheckpointBuilder) -> None
     assert sorted(k for k in after if k not in before) == sorted(
         [*names, "offsets/6", "commits/6", "millpond/pins/rescale-0-6.json"]
     )
+
+
+def test_a_composed_manifest_refers_to_files_of_other_partitions(
+    built: CheckpointBuilder, tmp_path: Path
+) -> None:
+    """`checkpoint show` called them unreferenced: a fork has no other manifest."""
+    rescale(built.storage, "it", 8)
+    savepoint.fork(built.root, tmp_path / "fork")
+    (operator,) = overview(LocalStorage(str(tmp_path / "fork")), "fork").operators
+    assert sum(store.sst_bytes for store in operator.stores) > 0
+    assert [store.unreferenced_bytes for store in operator.stores] == [0] * len(operator.stores)
 
 
 def test_a_dry_run_says_the_same_and_writes_nothing(built: CheckpointBuilder) -> None:

@@ -193,10 +193,22 @@ def overview(storage: Storage, checkpoint: str, tariff: Tariff | None = None) ->
     operators: list[OperatorView] = []
     for operator in found.operator_ids():
         info = found.operators.get(operator)
+        listings = {
+            store: listing for store, listing in found.stores.items() if store.operator == operator
+        }
+        manifests = {
+            store: _manifests(storage, listing, problems) for store, listing in listings.items()
+        }
+        # A manifest that a rescale composed names files of other partitions.
+        named = {
+            key
+            for store, some in manifests.items()
+            for _, manifest in some
+            for key in manifest.sst_keys(store)
+        }
         stores = [
-            _store_view(storage, found, store, listing, problems, tariff)
-            for store, listing in found.stores.items()
-            if store.operator == operator
+            _store_view(storage, found, store, listing, manifests[store], named, problems, tariff)
+            for store, listing in listings.items()
         ]
         operators.append(
             OperatorView(
@@ -238,14 +250,10 @@ def _without(message: str, key: str) -> str:
     return message.removeprefix(f"{key}: ")
 
 
-def _store_view(
-    storage: Storage,
-    found: Survey,
-    store: StoreId,
-    listing: Listing,
-    problems: list[str],
-    tariff: Tariff | None,
-) -> StoreView:
+def _manifests(
+    storage: Storage, listing: Listing, problems: list[str]
+) -> list[tuple[VersionId, Manifest]]:
+    """Return the manifests of a store that can be read, ascending."""
     manifests: list[tuple[VersionId, Manifest]] = []
     for version in sorted(listing.manifests):
         key = listing.manifests[version].key
@@ -255,6 +263,19 @@ def _store_view(
             problems.append(e.message)
         except NotFoundError:
             continue  # a running query collected it after the listing
+    return manifests
+
+
+def _store_view(
+    storage: Storage,
+    found: Survey,
+    store: StoreId,
+    listing: Listing,
+    manifests: list[tuple[VersionId, Manifest]],
+    named: set[str],
+    problems: list[str],
+    tariff: Tariff | None,
+) -> StoreView:
     header = _newest_header(storage, listing, problems)
     newest_manifest = manifests[-1][1] if manifests else None
     keys: int | None = None
@@ -268,7 +289,6 @@ def _store_view(
     removed = _is_removed(found, store)
     if removed:
         keys, groups = 0, None
-    named = {sst.key for _, manifest in manifests for sst in manifest.ssts}
     numbers = sorted(
         {v.version for v in listing.changelogs} | {v.version for v in listing.manifests}
     )
@@ -296,7 +316,7 @@ def _store_view(
         sst_files=len(listing.ssts),
         sst_bytes=sum(info.size_bytes for info in listing.ssts.values()),
         unreferenced_bytes=sum(
-            info.size_bytes for key, info in listing.ssts.items() if key not in named
+            info.size_bytes for info in listing.ssts.values() if info.key not in named
         ),
         slots=_owned_slots(
             found, store, groups.partitions if groups is not None else None, numbers
