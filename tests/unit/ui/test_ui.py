@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +95,30 @@ def test_storage_by_kind_adds_up(built: HashedBuilder) -> None:
     (at_ms, kept) = found["written"][-1]
     assert kept == sum(kind["bytes"] for kind in found["kinds"]) and at_ms > 0
     assert [b for _, b in found["written"]] == sorted(b for _, b in found["written"])
+
+
+def test_a_folder_that_may_not_be_listed_hides_no_other(
+    built: HashedBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of other users in /tmp. No page could be shown for it."""
+    top = built.root.parent
+    (top / "private").mkdir()
+    scandir, listdir = os.scandir, os.listdir
+
+    def refused(do: Callable[[str], Any]) -> Callable[[str], Any]:
+        def listed(path: str) -> Any:
+            if os.path.basename(path) == "private":
+                raise PermissionError(errno.EACCES, "Permission denied", path)
+            return do(path)
+
+        return listed
+
+    monkeypatch.setattr("millpond.ui.places.os.scandir", refused(scandir))
+    monkeypatch.setattr("millpond.ui.places.os.listdir", refused(listdir))
+    assert list(places(app_over(top))) == [str(built.root)]
+    (place,) = places(app_over(top / "private")).values()
+    assert (place["kind"], place["code"]) == ("unreadable", "STORAGE_DENIED")
+    assert "Permission denied" in place["problem"]
 
 
 def test_what_cannot_be_shown_says_why_once(built: HashedBuilder, tmp_path: Path) -> None:

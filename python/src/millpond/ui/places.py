@@ -11,6 +11,7 @@ from typing import Literal
 from millpond.errors import ErrorKind, InvalidInputError, MillpondError
 from millpond.format import layout
 from millpond.storage import LocalStorage, open_storage, root_of
+from millpond.storage.local import translate
 from millpond.storage.settings import StorageSettings
 
 _DEPTH = 2  # folders below a given one
@@ -34,8 +35,8 @@ class Place:
 def find_places(paths: Iterable[str | os.PathLike[str]], settings: StorageSettings) -> list[Place]:
     """Return what is at the paths, and in directories up to two levels below them, by path.
 
-    A path with nothing is there as unreadable, with the reason. On an object storage all keys below
-    a directory are listed.
+    A path with nothing, or one that may not be listed, is there as unreadable, with the reason. On
+    an object storage all keys below a directory are listed.
     """
     found: dict[str, Place] = {}
     for path in paths:
@@ -71,6 +72,10 @@ def _below(root: str, settings: StorageSettings) -> Iterator[Place]:
                 kind=ErrorKind.INVALID_ARGUMENT,
                 hint="Give a checkpointLocation, a savepoint, or a directory of them.",
             )
+        try:
+            os.listdir(storage.root)
+        except OSError as e:
+            raise translate(e, f"listing {storage.root}") from e
         yield from _in_folder(storage.root, _DEPTH)
         return
     kinds: dict[str, Literal["query", "savepoint"]] = {}
@@ -104,7 +109,10 @@ def _in_folder(folder: str, depth: int) -> Iterator[Place]:
     elif os.path.isdir(os.path.join(folder, layout.OFFSETS_DIR)):
         yield _place(folder, "query")
     elif depth:
-        with os.scandir(folder) as entries:
-            names = sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
+        try:
+            with os.scandir(folder) as entries:
+                names = sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
+        except OSError:
+            return  # somebody else's, as in /tmp; or it has just been deleted
         for name in names:
             yield from _in_folder(os.path.join(folder, name), depth - 1)

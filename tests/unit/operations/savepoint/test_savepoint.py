@@ -5,6 +5,7 @@ The tests check what is in them, what a restore makes of them, lists, pins and k
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import random
@@ -260,6 +261,19 @@ def test_list_and_delete(built: CheckpointBuilder, tmp_path: Path) -> None:
     assert sorted(path.name for path in place.iterdir()) == ["b", "broken", "c", "other"]
     for root in (built.root, tmp_path / "new"):
         assert verify(LocalStorage(str(root)), "x").ok, "neither needs the savepoint"
+
+
+def test_a_directory_that_may_not_be_listed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was an INTERNAL error, to be reported."""
+
+    def denied(path: str) -> list[str]:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    monkeypatch.setattr("millpond.operations.savepoint.manage.os.listdir", denied)
+    told = refused(ErrorKind.STORAGE_DENIED, lambda: savepoint.list(tmp_path))
+    assert str(tmp_path) in str(told)
 
 
 # ---- pins ----------------------------------------------------------------------------------------

@@ -42,6 +42,7 @@ from millpond.rows import require_tools
 from millpond.spark.kafka_offsets import KafkaOffset, kafka_offsets
 from millpond.spark.metadata import parse_offsets
 from millpond.storage import LocalStorage, Storage, open_storage, root_of
+from millpond.storage.local import translate
 from millpond.storage.settings import StorageSettings, storage_settings
 from millpond.storage.sums import size_and_crc32
 
@@ -385,11 +386,11 @@ def _savepoints_in(root: str, storage: Storage) -> list[str]:
                 kind=ErrorKind.INVALID_ARGUMENT,
                 hint="Name the directory in which the savepoints are, one folder each.",
             )
-        paths = [
-            os.path.join(storage.root, name)
-            for name in sorted(os.listdir(storage.root))
-            if name[0] != "."
-        ]
+        try:
+            names = sorted(os.listdir(storage.root))
+        except OSError as e:
+            raise translate(e, f"listing {storage.root}") from e
+        paths = [os.path.join(storage.root, name) for name in names if name[0] != "."]
         return [path for path in paths if os.path.isfile(os.path.join(path, layout.SAVEPOINT_KEY))]
     return places_with(layout.SAVEPOINT_KEY, root, storage)
 
