@@ -12,6 +12,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -327,6 +328,27 @@ def test_storage_that_fails_is_no_damage(
     with pytest.raises(UnavailableError) as caught:
         verify(built.storage, "name")
     assert caught.value.kind is ErrorKind.STORAGE_UNAVAILABLE
+
+
+@pytest.mark.parametrize("suffix", [".changelog", ".sst"])
+def test_a_disk_that_cannot_read_is_named(
+    built: CheckpointBuilder, monkeypatch: pytest.MonkeyPatch, suffix: str
+) -> None:
+    """It was an INTERNAL error that named no file."""
+
+    class Failing(io.BytesIO):
+        def read(self, size: int | None = -1) -> bytes:
+            raise OSError(errno.EIO, "Input/output error")
+
+    def opened(path: str, mode: str = "r") -> Any:
+        return Failing() if path.endswith(suffix) else open(path, mode)
+
+    monkeypatch.setattr("millpond.operations.inspect.store_check.open", opened, raising=False)
+    with pytest.raises(UnavailableError) as caught:
+        verify(built.storage, "name")
+    assert caught.value.kind is ErrorKind.STORAGE_UNAVAILABLE
+    assert "reading state/0/" in caught.value.message and suffix in caught.value.message
+    assert "Input/output error" in caught.value.message
 
 
 def test_sums_that_hadoop_keeps_beside_a_file(built: CheckpointBuilder) -> None:
