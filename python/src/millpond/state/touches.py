@@ -21,6 +21,7 @@ from millpond.state.read_state import Keys
 from millpond.state.selection import Opened, Selection, open_state
 from millpond.state.tables import DEFAULT_BATCH_ROWS, Filter, without_places
 from millpond.storage import Storage
+from millpond.storage.local import translate
 from millpond.store.entries import StoreVersion, entries
 from millpond.store.restore.plan import checked_header
 
@@ -144,10 +145,13 @@ def _touched(storage: Storage, version: StoreVersion, family: int) -> _Touched:
                 if path is None:
                     path = copy
                     storage.get_to_file(key, path)
-                with open(path, "rb") as file:
-                    for record in ChangelogReader(file, name=key):
-                        if record.key[2] << 8 | record.key[3] == family:
-                            found.setdefault(record.key, step.version)
+                try:
+                    with open(path, "rb") as file:
+                        for record in ChangelogReader(file, name=key):
+                            if record.key[2] << 8 | record.key[3] == family:
+                                found.setdefault(record.key, step.version)
+                except OSError as e:
+                    raise translate(e, f"reading {key}") from e
                 base = step.version - 1
         except MillpondError as e:
             # What is below is not kept, or was replaced by another attempt of the same version.
