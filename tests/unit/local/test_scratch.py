@@ -5,12 +5,14 @@ One is gone at the end of its block. The next block removes those of killed proc
 
 from __future__ import annotations
 
+import errno
 import os
 import tempfile
 from pathlib import Path
 
 import pytest
 
+from millpond.errors import ErrorKind, UnavailableError
 from millpond.local import scratch
 from millpond.local.scratch import scratch_directory
 
@@ -59,3 +61,29 @@ def test_links_and_what_is_another_users_stay(
     assert theirs.is_dir()
     scratch.remove_abandoned(str(tmp_path), "millpond-scratch-")
     assert not theirs.exists()
+
+
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [(errno.ENOSPC, ErrorKind.LOCAL_DISK_FULL), (errno.EROFS, ErrorKind.STORAGE_DENIED)],
+)
+def test_no_place_for_temporary_files(
+    monkeypatch: pytest.MonkeyPatch, number: int, kind: ErrorKind
+) -> None:
+    """As in a container whose disk may only be read. It was an INTERNAL error, to be reported."""
+
+    def refused(**_: object) -> str:
+        raise OSError(number, os.strerror(number))
+
+    def nowhere() -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory found in ['/tmp']")
+
+    monkeypatch.setattr(tempfile, "mkdtemp", refused)
+    with pytest.raises(UnavailableError) as told, scratch_directory("read"):
+        pass
+    assert told.value.kind is kind and os.strerror(number) in told.value.message
+    monkeypatch.setattr(tempfile, "gettempdir", nowhere)
+    with pytest.raises(UnavailableError) as told, scratch_directory("read"):
+        pass
+    assert "No usable temporary directory" in told.value.message
+    assert "TMPDIR" in told.value.hint

@@ -15,21 +15,47 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
 
+from millpond.errors import ErrorKind, UnavailableError
+
 _PREFIX = "millpond-scratch-"
+_KINDS = {
+    errno.ENOSPC: ErrorKind.LOCAL_DISK_FULL,
+    errno.EDQUOT: ErrorKind.LOCAL_DISK_FULL,
+    errno.ENOENT: ErrorKind.LOCAL_FILES_LOST,
+    errno.ENOTDIR: ErrorKind.LOCAL_FILES_LOST,
+}
 
 
 @contextmanager
 def scratch_directory(purpose: str) -> Iterator[str]:
-    """Yield a new directory below TMPDIR; remove it when the block ends. Raises: OSError."""
-    parent = tempfile.gettempdir()
-    _remove_abandoned_once(parent)
-    directory, locked = _new(parent, f"{_PREFIX}{purpose}-")
+    """Yield a new directory below TMPDIR; remove it when the block ends.
+
+    Raises: UnavailableError: LOCAL_DISK_FULL, LOCAL_FILES_LOST: somebody deleted TMPDIR;
+    STORAGE_DENIED: this user may not write there.
+    """
+    try:
+        parent = tempfile.gettempdir()
+    except OSError as e:  # it tries several, and tells no more
+        raise _nowhere(e, ErrorKind.STORAGE_DENIED) from e
+    try:
+        _remove_abandoned_once(parent)
+        directory, locked = _new(parent, f"{_PREFIX}{purpose}-")
+    except OSError as e:
+        raise _nowhere(e, _KINDS.get(e.errno or 0, ErrorKind.STORAGE_DENIED)) from e
     try:
         yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)  # the next process removes the rest
         if locked >= 0:
             os.close(locked)
+
+
+def _nowhere(e: OSError, kind: ErrorKind) -> UnavailableError:
+    return UnavailableError(
+        f"there is no directory for temporary files: {e.strerror or e}",
+        kind=kind,
+        hint="Free space there, or set TMPDIR to a directory that this user may write to.",
+    )
 
 
 def _new(parent: str, prefix: str) -> tuple[str, int]:

@@ -161,10 +161,7 @@ class _LocalFile:
         from millpond.local.scratch import scratch_directory
 
         self._scratch = scratch_directory("hadoop")
-        try:
-            self.path = os.path.join(self._scratch.__enter__(), "file")
-        except OSError as e:
-            raise _own_disk(e, "making a temporary file") from e
+        self.path = os.path.join(self._scratch.__enter__(), "file")
         return self
 
     def __exit__(self, *_: object) -> None:
