@@ -190,3 +190,13 @@ def test_an_operator_that_is_mapped_twice(
         "fork", built.root, tmp_path / "x", "--map-operator", "0=1", "--map-operator", "0=2"
     )
     assert code == 2 and "OPERATOR_UNKNOWN" in err
+
+
+def test_a_watermark_after_the_year_9999(run: Run, tmp_path: Path) -> None:
+    """As an event gives that has microseconds for milliseconds. It was an INTERNAL error."""
+    built = RowsBuilder(tmp_path / "job").build()
+    built.storage.put_bytes("commits/5", b'v1\n{"nextBatchWatermarkMs":1700000000000000}')
+    assert run("savepoint", "create", built.root, tmp_path / "saved")[0] == 0
+    code, out, err = run("savepoint", "show", tmp_path / "saved")
+    assert (code, err) == (0, "")
+    assert "watermark          1,700,000,000,000,000 ms" in out.splitlines()

@@ -9,8 +9,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from millpond.cli.arguments import add_file_sink, add_job, settings
-from millpond.cli.output import Output, bytes_text, count_text, time_text
+from millpond.cli.output import Output, bytes_text, count_text
 from millpond.errors import ErrorKind, InvalidInputError
+from millpond.operations.notebook import time_text
 from millpond.rows import require_tools
 from millpond.savepoint import BootstrapReport
 from millpond.savepoint import bootstrap as bootstrap_checkpoint

@@ -6,7 +6,8 @@ import argparse
 
 from millpond import checkpoint as checkpoints
 from millpond.cli.arguments import options_of
-from millpond.cli.output import Output, bytes_text, time_text
+from millpond.cli.output import Output, bytes_text
+from millpond.operations.notebook import time_text
 from millpond.spark.progress import BatchProgress
 
 _HEAD = (

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import json
 import sys
 from collections.abc import Iterable, Sequence
@@ -99,8 +98,3 @@ def bytes_text(size_bytes: int) -> str:
 def count_text(count: int | None) -> str:
     """Return a count with separators, `-` for None."""
     return "-" if count is None else f"{count:,}"
-
-
-def time_text(ms: int) -> str:
-    """Return a time for people, from milliseconds since the epoch."""
-    return dt.datetime.fromtimestamp(ms / 1000, dt.timezone.utc).strftime("%Y-%m-%d %H:%M:%S UTC")

@@ -20,8 +20,9 @@ from millpond.cli.arguments import (
     options_of,
     session_of,
 )
-from millpond.cli.output import Output, bytes_text, count_text, time_text
+from millpond.cli.output import Output, bytes_text, count_text
 from millpond.cli.progress import progress_bar
+from millpond.operations.notebook import time_text
 from millpond.savepoint import RowDiff
 
 _JSON = "print JSON; fields may be added, never renamed"

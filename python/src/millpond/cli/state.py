@@ -13,7 +13,7 @@ from typing import Any
 
 from millpond import api, state
 from millpond.cli.arguments import add_batch, add_engine, add_family, number, session_of
-from millpond.cli.output import Output, bytes_text, time_text
+from millpond.cli.output import Output, bytes_text
 from millpond.cli.progress import progress_bar, status_line
 from millpond.errors import (
     ErrorKind,
@@ -23,6 +23,7 @@ from millpond.errors import (
     error,
 )
 from millpond.format.layout import new_staging_name
+from millpond.operations.notebook import time_text
 from millpond.rows import require_tools
 from millpond.state.selection import open_state
 from millpond.storage.local import translate
