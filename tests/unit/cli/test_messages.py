@@ -104,6 +104,11 @@ CASES: list[tuple[str, ErrorKind, str]] = [
         "Python file that is there",
     ),
     ("savepoint edit @/saved @/new --table @/file", ErrorKind.INVALID_ARGUMENT, "Parquet file"),
+    (
+        "savepoint bootstrap @/new --job @/job.py --state @/file",
+        ErrorKind.INVALID_ARGUMENT,
+        "Parquet file that is there",
+    ),
     ("savepoint diff @/saved", ErrorKind.INVALID_ARGUMENT, "--batch 3 --batch 7"),
     ("state read @/job --operator 9", ErrorKind.OPERATOR_UNKNOWN, "state list @/job"),
     ("state read @/job --key x", ErrorKind.INVALID_ARGUMENT, "--key order_id=17"),

@@ -212,7 +212,7 @@ def _tables(given: Iterable[str]) -> Any:
             raise InvalidInputError(
                 f"{path} cannot be read: {e}",
                 kind=ErrorKind.INVALID_ARGUMENT,
-                hint="Name a file that is there, and is valid JSON.",
+                hint="Name a Parquet file that is there, or a directory of them.",
             ) from e
     return tables.get(None, tables)
 
