@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -95,6 +95,26 @@ class Leaving(Processor):
         times = (self.times.get() or (0,))[0] + 1
         self.times.update((times,))
         yield self.out(key[0], str(times), "left")
+
+
+class Keeping(Leaving):
+    """Reads some rows of each key, and then what is left of the rows of the key before."""
+
+    def init(self, handle: Any) -> None:
+        super().init(handle)
+        self.kept: Iterator[Any] = iter(())
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+        own = self.count([next(rows)])
+        before = self.count(self.kept)
+        own += self.count(rows) if key[0] == "z" else 0
+        self.kept = rows
+        self.times.update((own,))
+        yield self.out(key[0], f"{own} rows", f"{before} of the key before")
+
+    def count(self, rows: Iterable[Any]) -> int:
+        """Return how many rows there are."""
+        return sum(len(row) if self.form == "pandas" else 1 for row in rows)
 
 
 class Passing(Processor):
@@ -194,6 +214,28 @@ def test_the_rows_of_a_large_key_are_closed(spark: SparkSession, tmp_path: Path,
     ]
     tested = Case("left-rows", build, [(EVENTS, batches)], "update", 1)
     assert_same(play(spark, tmp_path, tested, [Leg(files=1)], _SIDES))
+
+
+@pytest.mark.parametrize("form", ["row", deep("pandas")])
+def test_the_rows_of_a_key_are_kept_until_the_next_one(
+    spark: SparkSession, tmp_path: Path, form: str
+) -> None:
+    """They are over by then. They gave what was left of them, and then the next key's rows."""
+
+    def build(i: list[DataFrame]) -> DataFrame:
+        many = i[0].selectExpr("k", "explode(sequence(1, v)) AS v")
+        method = transform_with_state(many.groupBy("k"), form)
+        output = "k string, what string, state string"
+        found: DataFrame = method(Keeping(form), output, "Update", "None")
+        return found
+
+    keys = (("a", 3), ("large", 25_000), ("much", 25_000), ("z", 25_000))
+    rows = [{"k": key, "ts": at(0), "v": count} for key, count in keys]
+    conf = {"spark.sql.shuffle.partitions": "1"}
+    tested = Case("kept-rows", build, [(EVENTS, [rows])], "update", 1, conf=conf)
+    sides = play(spark, tmp_path, tested, [Leg(files=1)], _SIDES)
+    assert sum(", state='0 of the key before'" in row for row in sides[0].rows[0]) == len(keys)
+    assert_same(sides)
 
 
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="it tells resident memory")

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import Row
 from pyspark.sql.types import StructType
 
-from millpond.transport.forms import Offsets, Pending
+from millpond.transport.forms import KeyRows, Offsets, Pending
 from millpond.transport.pandas_form import PandasForm
 from millpond.transport.row_form import RowForm
 from millpond.transport.session import Session
@@ -92,7 +92,7 @@ def test_frames_of_pandas_keep_to_the_bytes_that_spark_allows(joined: bool) -> N
     schema = pa.schema([("k", pa.int64()), ("n", pa.int64())])  # 16 bytes a row
     keys = form.keys(schema, Offsets([0], [1]))
 
-    def frames() -> Iterator[Any]:
+    def frames() -> KeyRows:
         for part in range(3):
             rows = range(700 * part, 700 * part + 700)
             keys.load(pa.record_batch([[1] * 700, list(rows)], schema=schema))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -28,6 +28,10 @@ class Offsets:
         return cls(flat[2 : 2 + keys], flat[2 + keys : 1 + flat[0]])
 
 
+# They can be closed: to user code that keeps them, the rows of a key that is done with are over.
+KeyRows = Generator[Any, None, None]
+
+
 class Keys(Protocol):
     """Keys and rows of one frame after the other."""
 
@@ -37,10 +41,10 @@ class Keys(Protocol):
     def key(self, at: int) -> tuple[Any, ...]:
         """Return the key of a row as users see it."""
 
-    def rows(self, begin: int, end: int) -> Iterator[Any]:
+    def rows(self, begin: int, end: int) -> KeyRows:
         """Return the rows from `begin` to before `end` as users see them."""
 
-    def joined(self, rows: Iterator[Any]) -> Iterator[Any]:
+    def joined(self, rows: KeyRows) -> KeyRows:
         """Return the rows of a key that lay in several frames as if they had come in one."""
 
 

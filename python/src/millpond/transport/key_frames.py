@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from millpond.transport import wire as kinds
 from millpond.transport.client import Handle
-from millpond.transport.forms import Form, Keys, Offsets
+from millpond.transport.forms import Form, KeyRows, Keys, Offsets
 from millpond.transport.session import Session
 
 
@@ -74,6 +74,7 @@ class KeyFrames:
                 while self._open:
                     # pass over what the user's code did not read; it may have closed `rows`
                     self._go_on()
+                rows.close()  # the user's code may have kept it
                 session.keys_done += 1
                 begin = end
             session.user_nanos += time.perf_counter_ns() - began
@@ -81,7 +82,7 @@ class KeyFrames:
         session.key = -1
         session.flush(phase_over=True, with_rows=True)
 
-    def _long(self, rows: Iterator[Any]) -> Iterator[Any]:
+    def _long(self, rows: KeyRows) -> KeyRows:
         """Yield the rows of a key that lie in several frames."""
         yield from rows
         while self._open:

@@ -19,7 +19,7 @@ from pyspark.sql.types import (
     VariantType,
 )
 
-from millpond.transport.forms import Keys, Offsets, Pending, whole
+from millpond.transport.forms import KeyRows, Keys, Offsets, Pending, whole
 from millpond.transport.session import Session, size_of
 from millpond.transport.spark_names import arrow_schema
 from millpond.transport.spark_pandas import Conversion
@@ -88,7 +88,7 @@ class PandasKeys:
     def key(self, at: int) -> tuple[Any, ...]:
         return self._keys[at]
 
-    def rows(self, begin: int, end: int) -> Iterator[pd.DataFrame]:
+    def rows(self, begin: int, end: int) -> KeyRows:
         while end - begin > self._most:
             yield self._rows(begin, begin + self._most)
             begin += self._most
@@ -102,7 +102,7 @@ class PandasKeys:
             frame.index = pd.RangeIndex(end - begin)
         return frame
 
-    def joined(self, rows: Iterator[pd.DataFrame]) -> Iterator[pd.DataFrame]:
+    def joined(self, rows: KeyRows) -> KeyRows:
         """Yield the frames of one key again, each as long as Spark makes it."""
         parts: list[pd.DataFrame] = []
         count = 0

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql import Row
 from pyspark.sql.types import ArrayType, MapType, StructType, VariantType
 
-from millpond.transport.forms import Keys, Offsets, Pending, whole
+from millpond.transport.forms import KeyRows, Keys, Offsets, Pending, whole
 from millpond.transport.plain import is_sized, reader
 from millpond.transport.session import Session, size_of
 from millpond.transport.spark_names import arrow_schema, row_maker
@@ -79,10 +79,11 @@ class RowKeys:
             return tuple(column[at].as_py() for column in self._key_columns)
         return self._keys[at]
 
-    def rows(self, begin: int, end: int) -> Iterator[Row]:
-        return map(self._row, self._rows[begin:end])
+    def rows(self, begin: int, end: int) -> KeyRows:
+        row = self._row
+        return (row(values) for values in self._rows[begin:end])
 
-    def joined(self, rows: Iterator[Row]) -> Iterator[Row]:
+    def joined(self, rows: KeyRows) -> KeyRows:
         return rows
 
 
