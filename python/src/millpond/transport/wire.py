@@ -19,6 +19,18 @@ READY, CALL, RESULT, DONE, REFUSED = b"RCOZN"  # `entry.py` writes the last one
 
 _LENGTH = struct.Struct(">i")
 _RESULT = struct.Struct(">B??ii")
+# A little less than the largest array that a JVM has.
+_MOST_BYTES = (1 << 31) - 64
+
+
+def _allowed(length: int) -> int:
+    """Return `length`. Raises: ValueError: the JVM takes no message of so many bytes."""
+    if length > _MOST_BYTES:
+        raise ValueError(
+            f"a function changes or yields {length >> 20} MiB at once; a message to the JVM has to"
+            " be below 2 GiB; let the function write or yield fewer or smaller rows at once"
+        )
+    return length
 
 
 def send_at_once(stream: BinaryIO) -> None:
@@ -59,7 +71,7 @@ class Wire:
         return self._kept.popleft() if self._kept else self._read()
 
     def _write(self, *parts: bytes) -> None:
-        self._out.write(_LENGTH.pack(sum(map(len, parts))))
+        self._out.write(_LENGTH.pack(_allowed(sum(map(len, parts)))))
         for part in parts:
             self._out.write(part)
         self._out.flush()
@@ -86,7 +98,8 @@ class Wire:
             keys_done: how many keys are done with since the last result.
             rows: an Arrow record batch, or nothing.
         """
-        head = _RESULT.pack(RESULT, consumed, phase_over, keys_done, len(changes))
+        size = _allowed(len(changes))
+        head = _RESULT.pack(RESULT, consumed, phase_over, keys_done, size)
         padding = bytes(-(len(head) + len(changes)) % 8) if rows else b""
         self._write(head, changes, padding, rows)
 
