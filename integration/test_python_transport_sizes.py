@@ -31,6 +31,8 @@ from integration.transports import (
 )
 
 _SIDES = {"spark": (SPARK,), "bulk": (BULK,)}
+# How many entries of a list or a map one call brings.
+_FEW = {"spark.sql.execution.arrow.transformWithStateInPySpark.maxStateRecordsPerBatch": "500"}
 _DECLARED = (Variable("list", "list0", "long"), Variable("map", "map0", "text", "number"))
 
 
@@ -115,6 +117,30 @@ class Keeping(Leaving):
     def count(self, rows: Iterable[Any]) -> int:
         """Return how many rows there are."""
         return sum(len(row) if self.form == "pandas" else 1 for row in rows)
+
+
+class Iterating(Processor):
+    """Goes through a long list at the first timer of a key, and goes on at the second one."""
+
+    def init(self, handle: Any) -> None:
+        super().init(handle)
+        self.list = handle.getListState("list", "n long")
+        self.kept: Iterator[Any] = iter(())
+
+    def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:
+        self.list.appendList([(n,) for n in range(1200)])
+        for time_ms in (1, 2, 3):
+            self.handle.registerTimer(time_ms)
+        yield self.out(key[0], "input", str(len(self.values(rows))))
+
+    def handleExpiredTimer(
+        self, key: Any, timerValues: Any, expiredTimerInfo: Any
+    ) -> Iterator[Any]:
+        when = expiredTimerInfo.getExpiryTimeInMs()
+        if when == 1:
+            self.kept = iter(self.list.get())
+        found = [next(self.kept, None) for _ in range(700 if when < 3 else 1)]
+        yield self.out(key[0], str(when), f"{found[:2]} to {found[-2:]}")
 
 
 class Passing(Processor):
@@ -308,6 +334,46 @@ def test_large_lists_and_maps(spark: SparkSession, tmp_path: Path, entries: int)
     )
     tested = case("large", Interpreter("row", "None", _DECLARED), batches)
     assert_same(play(spark, tmp_path, tested, [Leg(files=2)], _SIDES))
+
+
+@pytest.mark.parametrize("form", ["row", deep("pandas")])
+def test_a_list_that_is_gone_through_beyond_a_timer(
+    spark: SparkSession, tmp_path: Path, form: str
+) -> None:
+    """Spark forgets what was read of a list after each timer. In bulk it stayed, with a copy of the
+    list each, until another key came.
+    """
+
+    def build(i: list[DataFrame]) -> DataFrame:
+        method = transform_with_state(i[0].groupBy("k"), form)
+        output = "k string, what string, state string"
+        found: DataFrame = method(Iterating(form), output, "Update", "ProcessingTime")
+        return found
+
+    batch: list[dict[str, Any]] = [{"k": "a", "ts": at(0), "v": 1}]
+    conf = {**NO_EMPTY_BATCHES, **_FEW}
+    tested = Case("gone-through", build, [(EVENTS, [batch])], "update", 1, conf=conf)
+    assert_same(play(spark, tmp_path, tested, [Leg(files=1)], _SIDES))
+
+
+def test_a_map_that_is_left_in_the_middle(spark: SparkSession, tmp_path: Path) -> None:
+    """Its scan stayed open until the end of the batch, and each write kept the row before it."""
+    large: Program = [["map0", "updateValue", i, 0] for i in range(1500)]
+    left: Program = [["open", 0, "map0", "iterator"], ["next", 0, 1]]
+    writes: Program = [["map0", "updateValue", 0, 4]] * 4000  # 1,500 bytes each
+    used = []
+    for name, reads in (("left", left), ("not-begun", [])):
+        tested = case(
+            name,
+            Interpreter("row", "None", (Variable("map", "map0", "text", "number"),)),
+            scripted({"a": large}, {"a": reads, **dict.fromkeys(("b", "c", "d"), writes)}),
+            conf={"spark.sql.shuffle.partitions": "1", **_FEW},
+        )
+        legs = [Leg(files=2)]
+        (side,) = play(spark, tmp_path / name, tested, legs, {"bulk": (BULK,)})
+        assert side.ran == [True]
+        used.append(side.custom[1][0]["millpondMemoryBytes"])
+    assert used[0] < used[1] + (6 << 20), used
 
 
 @pytest.mark.skipif(not EVERYTHING, reason="long: with MILLPOND_SHAPES=all")

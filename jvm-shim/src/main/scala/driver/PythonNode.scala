@@ -23,7 +23,7 @@ import org.apache.spark.sql.execution.streaming.state.{
   NoPrefixKeyStateEncoderSpec, StateStore, StateStoreConf, StateStoreId, StateStoreOps,
   StateStoreProviderId
 }
-import org.apache.spark.sql.millpond.base.{EndsScan, SparkCompatibility}
+import org.apache.spark.sql.millpond.base.{LimitedReads, SparkCompatibility}
 import org.apache.spark.sql.millpond.transport.{
   BulkMetrics, BulkOperator, BulkRows, SteppedAside
 }
@@ -144,15 +144,15 @@ private[driver] final class PythonNode(
     val keyEncoder = operator.keyEncoder.asInstanceOf[ExpressionEncoder[Any]]
     val handle = new StatefulProcessorHandleImpl(store, getStateInfo.queryRunId, keyEncoder,
       timeMode, isStreaming, batchTimestampMs, prevBatchTimestampMs, metrics)
-    val endScan = store match {
-      case ours: EndsScan => () => ours.endPrefixScan()
-      case _ => () => ()
+    val reads: LimitedReads = store match {
+      case ours: LimitedReads => ours
+      case _ => LimitedReads.Unlimited
     }
     val results = operator.run(
       rowsByKey(inTime, groupingAttributes, child),
       initialRows.map(rowsByKey(_, initialStateGroupingAttrs, initialState)),
       handle,
-      endScan)(SteppedAside.say(getStateInfo, _))
+      reads)(SteppedAside.say(getStateInfo, _))
     CompletionIterator[InternalRow, Iterator[InternalRow]](
       results, {
         longMetric("allUpdatesTimeMs") += NANOSECONDS.toMillis(System.nanoTime - beganNanos)

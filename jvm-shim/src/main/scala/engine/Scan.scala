@@ -13,11 +13,12 @@ import org.apache.spark.sql.millpond.rows.{Family, FamilyCodec}
   * scan closes at its end, by `close`, or when the batch ends.
   *
   * @param disk null if memory has all
-  * @param each one pair per value of a key with several */
+  * @param each one pair per value of a key with several
+  * @param marked it ends with `Scans.endMarked` */
 private[millpond] final class Scan(engine: StoreEngine, session: Session,
     f: Family, records: RecordCursor, epoch: Int, disk: DiskCursor, ordered: Boolean,
     range: KeyRange,
-    each: Boolean) extends Iterator[UnsafeRowPair] with AutoCloseable {
+    each: Boolean, marked: Boolean) extends Iterator[UnsafeRowPair] with AutoCloseable {
   /** Whether the scan reads all rows of the disk tier. */
   val readsAllFromDisk: Boolean = disk != null && (range eq KeyRange.Whole)
   private val table = f.table
@@ -36,6 +37,8 @@ private[millpond] final class Scan(engine: StoreEngine, session: Session,
   private var finished = false
   private var closed = false
   private var bulk: DiskRows = null
+
+  def isMarkedBy(owner: Session): Boolean = marked && (session eq owner)
 
   override def hasNext: Boolean =
     if (finished) at < count

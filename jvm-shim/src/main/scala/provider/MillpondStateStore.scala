@@ -2,13 +2,13 @@ package org.apache.spark.sql.millpond.provider
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state._
-import org.apache.spark.sql.millpond.base.{EndsScan, MillpondError}
+import org.apache.spark.sql.millpond.base.{LimitedReads, MillpondError}
 import org.apache.spark.sql.millpond.engine.{Scan, Session, StoreEngine}
 import org.apache.spark.sql.millpond.rows.{Family, FamilyDefinition}
 import org.apache.spark.sql.types.StructType
 
 /** What reading and writing have in common. Rows returned are the caller's own. */
-private[millpond] trait MillpondReading extends CompatibleReadStore with EndsScan {
+private[millpond] trait MillpondReading extends CompatibleReadStore with LimitedReads {
   def provider: StoreProvider
   def session: Session
   protected def engine: StoreEngine = provider.engine
@@ -81,7 +81,7 @@ private[millpond] trait MillpondReading extends CompatibleReadStore with EndsSca
   override def prefixScan(
       prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
     lastOfPrefix = engine.scans.ofPrefix(session, prefixed(family(colFamilyName)), prefixKey,
-      each = false)
+      each = false, marked = marks)
     closing(lastOfPrefix)
   }
   override def prefixScanWithMultiValues(
@@ -108,6 +108,15 @@ private[millpond] trait MillpondReading extends CompatibleReadStore with EndsSca
     lastOfPrefix.close()
     lastOfPrefix = null
   }
+
+  private var marks = false
+
+  override def marked[A](read: => A): A = {
+    marks = true
+    try read
+    finally marks = false
+  }
+  override def endMarked(): Unit = engine.scans.endMarked(session)
 
   private def closing(scan: Scan): StateStoreIterator[UnsafeRowPair] =
     new StateStoreIterator(scan, () => scan.close())

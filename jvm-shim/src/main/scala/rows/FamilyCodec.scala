@@ -141,14 +141,18 @@ final class FamilyCodec(val shape: FamilyShape, val keySchema: StructType,
       valueEncoder.decodeValue(
         if (at == 0) encoded else java.util.Arrays.copyOfRange(encoded, at, encoded.length)).copy()
 
-  /** All values of a key, each a fresh row. */
+  /** All values of a key, each a fresh row. Whoever keeps the iterator beyond the last one does not
+    * keep the values. */
   def decodeValues(encoded: Array[Byte], at: Int): Iterator[UnsafeRow] = new Iterator[UnsafeRow] {
+    private var values = encoded
     private var position = at
-    override def hasNext: Boolean = position < encoded.length
+    override def hasNext: Boolean = values != null && position < values.length
     override def next(): UnsafeRow = {
-      val size = Platform.getInt(encoded, Bytes.ArrayOffset + position)
-      val one = java.util.Arrays.copyOfRange(encoded, position + 4, position + 4 + size)
+      if (!hasNext) throw new NoSuchElementException("end of the values of a key")
+      val size = Platform.getInt(values, Bytes.ArrayOffset + position)
+      val one = java.util.Arrays.copyOfRange(values, position + 4, position + 4 + size)
       position += 4 + size
+      if (position >= values.length) values = null
       if (shape.plainRows) FamilyCodec.row(one, 1, valueFields)
       else valueEncoder.decodeValue(one).copy()
     }

@@ -15,6 +15,7 @@ import org.apache.spark.sql.execution.streaming.operators.stateful.transformwith
 import transformwithstate.statefulprocessor.{
   StatefulProcessorHandleImpl
 }
+import org.apache.spark.sql.millpond.base.LimitedReads
 import org.apache.spark.sql.streaming.TimeMode
 import org.apache.spark.sql.types.StructType
 import org.apache.spark.sql.util.ArrowUtils
@@ -57,16 +58,16 @@ private[millpond] final case class BulkOperator(
   /** Run one partition. Whether its worker can take part shows when the worker runs: each may have
     * another Python. Where it cannot, Spark's transport gets the rows, none of which was read.
     *
-    * @param endScan ends the scan of a prefix that the store began last
+    * @param reads how the store ends a read of a large state
     * @param refused is told why */
   def run(
       data: BulkRows,
       initialState: Option[BulkRows],
       handle: StatefulProcessorHandleImpl,
-      endScan: () => Unit
+      reads: LimitedReads
   )(refused: String => Unit): Iterator[InternalRow] = {
     val context = TaskContext.get()
-    val session = new BulkSession(BulkPartition(this, data, initialState, endScan), handle,
+    val session = new BulkSession(BulkPartition(this, data, initialState, reads), handle,
       bulkMetrics)
     context.addTaskCompletionListener[Unit] { ended =>
       session.close()
@@ -86,7 +87,7 @@ private[millpond] final case class BulkOperator(
 }
 
 private[transport] final case class BulkPartition(
-    operator: BulkOperator, data: BulkRows, initialState: Option[BulkRows], endScan: () => Unit)
+    operator: BulkOperator, data: BulkRows, initialState: Option[BulkRows], reads: LimitedReads)
 
 /** What a user may see of the transport. */
 private[millpond] final case class BulkMetrics(metrics: Map[String, SQLMetric]) {

@@ -31,8 +31,8 @@ import org.apache.spark.sql.vectorized.{ArrowColumnVector, ColumnVector, Columna
 private[transport] final class BulkSession(
     partition: BulkPartition, handle: StatefulProcessorHandleImpl, val metrics: BulkMetrics) {
   private val operator = partition.operator
-  private val calls = new StateCalls(handle, operator)
-  private val states = new BulkStates(handle, calls.variables, operator.limits, partition.endScan)
+  private val calls = new StateCalls(handle, operator, partition.reads)
+  private val states = new BulkStates(handle, calls.variables, operator.limits, partition.reads)
   private val arrow = new ArrowMemory(operator)
   private val Ahead = 2
   private val phases = mutable.Queue.empty[Phase]
@@ -115,7 +115,7 @@ private[transport] final class BulkSession(
         if (key >= 0) ImplicitGroupingKeyTracker.setImplicitKey(states.key(key))
         else ImplicitGroupingKeyTracker.removeImplicitKey()
         val frame = new Frame.Builder(Frame.Answer)
-        frame.out.write(calls.answer(in.readAllBytes(), key))
+        frame.out.write(calls.answer(in.readAllBytes(), Turn(key, states.timersDone)))
         pipe.write(frame.result)
         None
       case Frame.Ready =>
@@ -167,6 +167,7 @@ private[transport] final class BulkSession(
     if (changes > 0) states.apply(payload, payload.length - in.available, changes)
     in.skipNBytes(changes.toLong)
     states.release(keysDone)
+    if (!states.isAt(calls.turn)) calls.endTurn()
     if (consumed) phases.head.consumed()
     if (phaseOver) phases.dequeue().after.foreach(handle.setHandleState)
     val at = payload.length - in.available

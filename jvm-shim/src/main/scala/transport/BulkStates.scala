@@ -19,7 +19,7 @@ import org.apache.spark.sql.execution.streaming.operators.stateful.transformwith
 import transformwithstate.statefulprocessor.{
   ImplicitGroupingKeyTracker, StatefulProcessorHandleImpl
 }
-import org.apache.spark.sql.millpond.base.MillpondError
+import org.apache.spark.sql.millpond.base.{LimitedReads, MillpondError}
 import org.apache.spark.sql.types.StructType
 
 /** A row as it comes from the worker, as Spark's state server would read it. */
@@ -74,8 +74,7 @@ private final class BulkList(info: ListStateInfo) extends BulkVariable {
   }
 }
 
-/** @param endScan ends the scan of a map that was not read to its end */
-private final class BulkMap(info: MapStateInfo, endScan: () => Unit) extends BulkVariable {
+private final class BulkMap(info: MapStateInfo, reads: LimitedReads) extends BulkVariable {
   private val keyIn = new RowIn(info.keySchema, info.keyDeserializer)
   private val valueIn = new RowIn(info.valueSchema, info.valueDeserializer)
   override def read(out: PickleOut, limits: Limits): Unit = {
@@ -84,7 +83,7 @@ private final class BulkMap(info: MapStateInfo, endScan: () => Unit) extends Bul
       out.row(value)
       out.op(0x86)
     }
-    if (!all) endScan()
+    if (!all) reads.endPrefixScan()
   }
   override def apply(operation: Int, value: Any): Unit = operation match {
     case Operation.UpdateEntry =>
@@ -135,10 +134,10 @@ private object Operation {
 
 /** The keys whose state a worker has, or will get, and the variables that travel in bulk.
   *
-  * @param endScan ends the scan that a map's read began last */
+  * @param reads how the store ends a read of a large state */
 private[transport] final class BulkStates(
     handle: StatefulProcessorHandleImpl, declared: StateVariables, limits: Limits,
-    endScan: () => Unit) {
+    reads: LimitedReads) {
   private var variables = IndexedSeq.empty[BulkVariable]
   private var buffers = IndexedSeq.empty[PickleOut]
   private val keys = mutable.ArrayDeque.empty[Row]
@@ -148,13 +147,14 @@ private[transport] final class BulkStates(
 
   var values = 0L // that went to the worker without a call
   var changes = 0L // that came back without a call
+  var timersDone = 0L
 
   /** @param asked kind and name of each variable */
   def declare(asked: Iterable[(String, String)]): Unit = {
     variables = asked.map {
       case ("value", name) => new BulkValue(declared.values(name))
       case ("list", name) => new BulkList(declared.lists(name))
-      case ("map", name) => new BulkMap(declared.maps(name), endScan)
+      case ("map", name) => new BulkMap(declared.maps(name), reads)
       case (kind, _) => throw MillpondError.internal(s"a worker asked for a state of kind $kind")
     }.toIndexedSeq
     buffers = variables.map(_ => new PickleOut)
@@ -205,6 +205,9 @@ private[transport] final class BulkStates(
     }
   }
 
+  /** Whether the user's code may still be at this. */
+  def isAt(turn: Turn): Boolean = turn.key >= firstKey && turn.timers == timersDone
+
   /** Forget the `count` oldest keys. */
   def release(count: Int): Unit = {
     keys.remove(0, count)
@@ -239,6 +242,7 @@ private[transport] final class BulkStates(
         case Operation.Fired =>
           val fired = value.asInstanceOf[Int]
           deleteExpired(fired)
+          timersDone += fired.toLong
           current = -1
           changes += fired.toLong - 1 // a change each
         case operation => variables(code / Operation.Variables)(operation, value)

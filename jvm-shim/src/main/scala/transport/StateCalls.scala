@@ -15,13 +15,21 @@ import transformwithstate.statefulprocessor.{
 import org.apache.spark.sql.execution.streaming.state.StateMessage.{
   StateRequest, StateResponse, StateResponseWithStringTypeVal, StateVariableRequest
 }
-import org.apache.spark.sql.millpond.base.MillpondError
+import org.apache.spark.sql.millpond.base.{LimitedReads, MillpondError}
 import org.apache.spark.util.ThreadUtils
+
+/** What the user's code is at: a key by its number, and how many timers are done with. */
+private[transport] final case class Turn(key: Int, timers: Long)
+
+private[transport] object Turn {
+  val None: Turn = Turn(-1, -1L)
+}
 
 /** Calls of the state API one by one, for all that does not travel in bulk. Spark's own state
   * server answers them, only without its socket and its thread. */
 private[transport] final class StateCalls(
-    handle: StatefulProcessorHandleImpl, operator: BulkOperator) extends Logging {
+    handle: StatefulProcessorHandleImpl, operator: BulkOperator, reads: LimitedReads)
+    extends Logging {
   val variables = new StateVariables(handle, operator)
   private val iterators = new mutable.HashMap[String, Iterator[Row]]
   private val pairs = new mutable.HashMap[String, Iterator[(Row, Row)]]
@@ -30,7 +38,7 @@ private[transport] final class StateCalls(
   private val out = new DataOutputStream(bytes)
   // most tasks never ask it, and it resolves an encoder
   private lazy val server = SparkServer(handle, operator, out, variables, iterators, pairs, timers)
-  private var currentKey = -1
+  private var current = Turn.None
 
   var count = 0L
 
@@ -38,16 +46,14 @@ private[transport] final class StateCalls(
   var failure: Option[Exception] = None
 
   /** Answer a call in Spark's protocol. The implicit key is set. */
-  def answer(call: Array[Byte], key: Int): Array[Byte] = {
+  def answer(call: Array[Byte], turn: Turn): Array[Byte] = {
     count += 1
-    if (key != currentKey) {
-      iterators.clear()
-      pairs.clear()
-      timers.clear()
-      currentKey = key
+    if (turn != current) {
+      endTurn()
+      current = turn
     }
     bytes.reset()
-    try handleCall(StateRequest.parseFrom(call))
+    try reads.marked(handleCall(StateRequest.parseFrom(call)))
     catch {
       // as in Spark's server: the worker raises it where the user's code called
       case e: Exception =>
@@ -61,6 +67,19 @@ private[transport] final class StateCalls(
     }
     out.flush()
     bytes.toByteArray
+  }
+
+  /** What the user's code is at, if it has called. */
+  def turn: Turn = current
+
+  /** It went on to something else. Iterators that it has opened are over, as in Spark's server: it
+    * may not have read them to their end. */
+  def endTurn(): Unit = if (current != Turn.None) {
+    iterators.clear()
+    pairs.clear()
+    timers.clear()
+    reads.endMarked()
+    current = Turn.None
   }
 
   private def respond(response: StateResponse.Builder): Unit = write(response.build().toByteArray)

@@ -2,6 +2,7 @@ package org.apache.spark.sql.millpond.transport
 
 import org.apache.spark.sql.Row
 import org.apache.spark.sql.execution.python.streaming.MapStateInfo
+import org.apache.spark.sql.millpond.base.LimitedReads
 import org.apache.spark.sql.millpond.testing.{Part, Trial}
 import org.apache.spark.sql.streaming.MapState
 import org.apache.spark.sql.types.{LongType, StructType}
@@ -17,14 +18,21 @@ object MapReadsPart extends Part {
     val entries = random.nextInt(20)
     val limits = Limits(random.nextInt(20), random.between(1, 400))
     val map = new Entries(entries)
-    var ended = 0
+    val reads = new Counting
     val out = new PickleOut
-    new BulkMap(MapStateInfo(map, schema, schema, null, null, null, null), () => ended += 1)
+    new BulkMap(MapStateInfo(map, schema, schema, null, null, null, null), reads)
       .read(out, limits)
     trial.step(s"$entries entries in ${out.size} bytes within $limits")
-    trial.equal(ended, if (map.isAtEnd) 0 else 1, "how often the scan is ended")
+    trial.equal(reads.ended, if (map.isAtEnd) 0 else 1, "how often the scan is ended")
     if (out.size == 1) trial.check(!map.isAtEnd, "all was read, and nothing goes along")
     else trial.check(map.isAtEnd && entries <= limits.entries, "a part of the map goes along")
+  }
+
+  private final class Counting extends LimitedReads {
+    var ended = 0
+    override def endPrefixScan(): Unit = ended += 1
+    override def marked[A](read: => A): A = read
+    override def endMarked(): Unit = ()
   }
 
   private final class Entries(count: Int) extends MapState[Row, Row] {
