@@ -191,6 +191,29 @@ def test_a_heartbeat_ends_though_nobody_tells_of_the_querys_end(
     _wait_for_no_heartbeat(checkpoint, seconds=30)
 
 
+@pytest.mark.spark
+def test_a_query_is_seen_though_the_job_has_removed_all_listeners(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Before it was started. Nobody heard of it: no heartbeat, no `ttl`, no store in `realTime`."""
+    session = spark.newSession()
+    _counts(session, tmp_path / "first", available_now=True).awaitTermination()
+    streams = session._jsparkSession.streams()
+    for listener in streams.listListeners():
+        streams.removeListener(listener)
+    second = tmp_path / "second"
+    query = _counts(session, second, available_now=False)
+    try:
+        wait_until(
+            lambda: len(list((second / "millpond/running").glob("*.json"))) == 1,
+            seconds=30,
+            what="the heartbeat",
+        )
+    finally:
+        query.stop()
+    _wait_for_no_heartbeat(second)
+
+
 def _wait_for_no_heartbeat(checkpoint: Path, seconds: int = 10) -> None:
     running = checkpoint / "millpond" / "running"
     wait_until(

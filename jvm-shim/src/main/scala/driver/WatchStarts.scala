@@ -22,7 +22,7 @@ private object AskedProviders {
   * first query. No other hook of an extension knows the session when it is complete. */
 private final class WatchStarts(session: org.apache.spark.sql.SparkSession)
     extends (LogicalPlan => Unit) {
-  private lazy val listening: Unit = session.streams.addListener(new StreamingQueryListener {
+  private val listener = new StreamingQueryListener {
     // called while the user's thread waits in start(), before the query reads its logs
     override def onQueryStarted(event: StreamingQueryListener.QueryStartedEvent): Unit = {
       AskedProviders.started(event.runId, RealTime.asked(session))
@@ -52,10 +52,16 @@ private final class WatchStarts(session: org.apache.spark.sql.SparkSession)
       Heartbeats.ended(event.runId)
       DriverReports.queryEnded()
     }
-  })
+  }
+
+  /** Called before each query: the job may have removed all listeners of its session since the last
+    * one. */
+  private def listen(): Unit = synchronized {
+    if (!session.streams.listListeners().contains(listener)) session.streams.addListener(listener)
+  }
 
   override def apply(plan: LogicalPlan): Unit = if (plan.isStreaming) {
-    listening
+    listen()
     RealTime.prepare(session)
     LogFiles.prepare(session)
   }
