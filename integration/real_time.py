@@ -42,9 +42,10 @@ class RealTimeJob:
             start_new_session=True,
             env={**os.environ, "PYSPARK_PYTHON": sys.executable},
         )
-        self._answer()
 
     def __enter__(self) -> RealTimeJob:
+        """Wait until the session is there."""
+        self._answer()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -98,10 +99,9 @@ class RealTimeJob:
 @contextmanager
 def with_either_store(work: Path) -> Iterator[dict[str, RealTimeJob]]:
     """Run one process with Millpond, one with Spark's RocksDB store."""
-    with (
-        RealTimeJob(work / "millpond") as ours,
-        RealTimeJob(work / "rocksdb", provider="rocksdb") as theirs,
-    ):
+    ours = RealTimeJob(work / "millpond")
+    theirs = RealTimeJob(work / "rocksdb", provider="rocksdb")  # both start at the same time
+    with ours, theirs:
         yield {"millpond": ours, "rocksdb": theirs}
 
 

@@ -17,6 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
 
 Batch = list[str]
@@ -58,7 +59,7 @@ class Input:
 
     def stream(self, spark: SparkSession) -> DataFrame:
         """Return the input as a stream, one file per batch."""
-        schema = spark.createDataFrame(self.schema.empty_table()).schema
+        schema = from_arrow_schema(self.schema, prefer_timestamp_ntz=False)
         return (
             spark.readStream.schema(schema)
             .option("maxFilesPerTrigger", 1)

@@ -182,11 +182,10 @@ class Query:
         for number in range(self._batches, self._batches + count):
             rows = [{"k": f"name-{n}", "v": f"value-{n}-{number:04}"} for n in range(40)]
             self._source.add([*rows, {"k": "erase-me-0123", "v": f"my-secret-text-{number:04}"}])
-            frame = self._source.stream(self._spark).groupBy("k").agg({"v": "max", "*": "count"})
-            finish(
-                start(self._spark, frame, self._run, output_mode="update", conf=self._conf),
-                self._run,
-            )
+        frame = self._source.stream(self._spark).groupBy("k").agg({"v": "max", "*": "count"})
+        finish(
+            start(self._spark, frame, self._run, output_mode="update", conf=self._conf), self._run
+        )
         self._batches += count
         return self._run.checkpoint
 
@@ -451,7 +450,10 @@ def test_what_is_wrong_is_said(
     assert beat is None, "the query has ended"
 
 
-def test_a_running_query_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_running_query_is_refused(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millpond.spark.heartbeats._ENDING_S", 0.0)
     source, run = (
         Input(tmp_path / "input", pa.schema([("k", pa.string())])),
         Run(tmp_path / "query"),
@@ -459,6 +461,8 @@ def test_a_running_query_is_refused(spark: SparkSession, tmp_path: Path) -> None
     source.add([{"k": "a"}])
     frame = source.stream(spark).groupBy("k").count()
     conf = {"spark.sql.streaming.stateStore.providerClass": MILLPOND}
+    # The first heartbeat of a new query comes seconds after its start, that of another one at once.
+    finish(start(spark, frame, run, output_mode="update", conf=conf), run)
     writer = (
         frame.writeStream.format("noop").outputMode("update").trigger(processingTime="1 second")
     )

@@ -60,18 +60,38 @@ def events(log: str) -> list[Line]:
 # ---- one store
 
 
-@pytest.fixture
-def harness(tmp_path: Path) -> Iterator[Harness]:
-    """A JVM of its own, whose log has events."""
-    started = Harness(tmp_path, conf={"spark.millpond.harness.log": "INFO"})
+_LOG = {"spark.millpond.harness.log": "INFO"}
+
+
+@pytest.fixture(scope="module")
+def jvm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Harness]:
+    """A JVM whose log has events."""
+    started = Harness(tmp_path_factory.mktemp("harness"), conf=_LOG)
     yield started
     started.stop()
 
 
+class Logging:
+    """A JVM, and what it logs from now on."""
+
+    def __init__(self, harness: Harness) -> None:
+        self.harness = harness
+        self._before = harness.log_path.read_bytes().rfind(b"\n") + 1
+
+    def log(self) -> str:
+        """Return what the JVM has logged since this was made."""
+        return self.harness.log_path.read_bytes()[self._before :].decode()
+
+
+@pytest.fixture
+def logging(jvm: Harness) -> Logging:
+    return Logging(jvm)
+
+
 def test_an_attempt_that_lost_and_a_snapshot_that_is_damaged(
-    harness: Harness, tmp_path: Path
+    logging: Logging, tmp_path: Path
 ) -> None:
-    scene = written_scene(harness, tmp_path, 2)
+    scene = written_scene(logging.harness, tmp_path, 2)
     newest = max(scene.states)
     loser, winner = scene.open(), scene.open()
     stores = [provider.store(newest, scene.ids[newest]) for provider in (loser, winner)]
@@ -83,8 +103,10 @@ def test_an_attempt_that_lost_and_a_snapshot_that_is_damaged(
     for path in sorted((scene.directory / "sst").iterdir()):
         path.write_bytes(b"damaged")
     scene.read(newest)
+    for provider in (loser, winner):
+        provider.close()
 
-    found = events(harness.log_path.read_text())
+    found = events(logging.log())
     (attempt,) = [e for e in found if e["event"] == "attempt_lost"]
     assert (attempt["version"], attempt["id"]) == (str(newest + 1), lost.id)
     passed = [e for e in found if e["event"] == "snapshot_passed_over"]
@@ -97,9 +119,9 @@ def test_an_attempt_that_lost_and_a_snapshot_that_is_damaged(
     assert any(int(e["snapshot_version"]) > 0 for e in restores)
 
 
-def test_what_the_storage_refuses(harness: Harness, tmp_path: Path) -> None:
+def test_what_the_storage_refuses(logging: Logging, tmp_path: Path) -> None:
     """The store's directory leads nowhere. The shim says so, and so does the agent."""
-    scene = written_scene(harness, tmp_path)
+    scene = written_scene(logging.harness, tmp_path)
     newest = max(scene.states)
     writer = scene.open()
     store = writer.store(newest)
@@ -108,22 +130,33 @@ def test_what_the_storage_refuses(harness: Harness, tmp_path: Path) -> None:
     scene.directory.symlink_to(scene.directory)
     with pytest.raises(ProviderError):
         store.commit()
+    reader = scene.open()
     with pytest.raises(ProviderError):
-        scene.open().store(newest)
-    found = events(harness.log_path.read_text())
+        reader.store(newest)
+    found = events(logging.log())
     refused = [e for e in found if e["event"] == "storage_error"]
     assert [e["method"] for e in refused] == ["write_changelog", "open"]
     assert {e["error"] for e in refused} == {"STORAGE_UNAVAILABLE"}
     assert all(e["reason"] for e in refused)
-    assert "secret value" not in harness.log_path.read_text()
+    assert "secret value" not in logging.log()
+    for provider in (writer, reader):
+        provider.close()
 
 
-def test_a_store_that_gives_memory_back(harness: Harness, tmp_path: Path) -> None:
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[Harness]:
+    """A JVM in which no other test's stores have memory."""
+    started = Harness(tmp_path, conf=_LOG)
+    yield started
+    started.stop()
+
+
+def test_a_store_that_gives_memory_back(alone: Harness, tmp_path: Path) -> None:
     """A neighbour takes memory while the store has three quarters of the budget."""
 
     def filled(name: str, memory_bytes: int) -> tuple[Provider, Store]:
         provider = open_provider(
-            harness,
+            alone,
             tmp_path / name,
             schema=Schema("k string, n bigint", "v string"),
             operator="dedupe",
@@ -139,7 +172,7 @@ def test_a_store_that_gives_memory_back(harness: Harness, tmp_path: Path) -> Non
     store.commit()
     neighbour, busy = filled("small", 350_000)
     provider.store(1).abort()
-    (shrunk,) = [e for e in events(harness.log_path.read_text()) if e["event"] == "memory_shrunk"]
+    (shrunk,) = [e for e in events(alone.log_path.read_text()) if e["event"] == "memory_shrunk"]
     assert int(shrunk["bytes"]) > 100_000 and shrunk["version"] == "1"
     busy.abort()
     for each in (provider, neighbour):

@@ -121,7 +121,9 @@ def test_a_batch_query_may_use_the_operator(bare: SparkSession) -> None:
     assert len(case.build([frame]).collect()) > 5
 
 
-def test_a_running_query_is_recognised(bare: SparkSession, tmp_path: Path) -> None:
+def test_a_running_query_is_recognised(
+    bare: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is idle, so nothing but its heartbeat tells that it runs."""
     case = named("agg-complete")
     source = Input(tmp_path / "input", case.inputs[0][0])
@@ -137,7 +139,8 @@ def test_a_running_query_is_recognised(bare: SparkSession, tmp_path: Path) -> No
     )
     try:
         query.processAllAvailable()
-        with pytest.raises(ConflictError) as refused:
+        with monkeypatch.context() as patch, pytest.raises(ConflictError) as refused:
+            patch.setattr("millpond.spark.heartbeats._ENDING_S", 0.0)
             millpond.rescale(run.checkpoint, 4)
         assert refused.value.kind is ErrorKind.QUERY_RUNNING
         assert str(query.runId) in str(refused.value)

@@ -145,13 +145,16 @@ def _counts(
 
 
 @pytest.mark.spark
-def test_a_running_query_is_seen_by_its_heartbeat(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_running_query_is_seen_by_its_heartbeat(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     checkpoint = tmp_path / "checkpoint"
     _counts(spark, checkpoint, available_now=True).awaitTermination()
     _wait_for_no_heartbeat(
         checkpoint
     )  # Spark calls its listeners a moment after the end of the query
     query = _counts(spark, checkpoint, available_now=False)
+    monkeypatch.setattr("millpond.spark.heartbeats._ENDING_S", 0.0)
     try:
         with pytest.raises(MillpondError) as caught:
             millpond.rescale(checkpoint, 4)
@@ -174,6 +177,9 @@ def test_a_heartbeat_ends_though_nobody_tells_of_the_querys_end(
     """A job may remove all listeners of its session, and Spark drops events of a full queue."""
     session = spark.newSession()
     checkpoint = tmp_path / "checkpoint"
+    # The first heartbeat of a new query comes seconds after its start, that of another one at once.
+    _counts(session, checkpoint, available_now=True).awaitTermination()
+    _wait_for_no_heartbeat(checkpoint)
     query = _counts(session, checkpoint, available_now=False)
     try:
         wait_until(

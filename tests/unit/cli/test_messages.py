@@ -133,8 +133,14 @@ _DAMAGE = (ErrorKind.CHANGELOG_DAMAGED, ErrorKind.CHANGELOG_MISSING)
 
 @pytest.mark.parametrize(("command", "kind", "hint"), CASES, ids=[case[0] for case in CASES])
 def test_the_hint_says_what_to_do(
-    world: Path, capsys: pytest.CaptureFixture[str], command: str, kind: ErrorKind, hint: str
+    world: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    command: str,
+    kind: ErrorKind,
+    hint: str,
 ) -> None:
+    monkeypatch.setattr("millpond.spark.heartbeats._ENDING_S", 0.0)
     words = [word.replace("@", str(world)) for word in command.split()]
     assert main(words) in (1, 2)
     text = capsys.readouterr().err

@@ -169,8 +169,9 @@ def test_adopt_notices_a_batch_that_comes_while_it_reads_the_logs(
     assert not (tmp_path / "new").exists()
 
 
-def test_release_refuses_a_query_that_runs(tmp_path: Path) -> None:
+def test_release_refuses_a_query_that_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two queries of one id would go on. A trial has an id of its own."""
+    monkeypatch.setattr(heartbeats, "_ENDING_S", 0.0)
     builder = RowsBuilder(tmp_path / "old").build()
     beat = builder.root / "millpond/running/run-1.json"
     beat.parent.mkdir(parents=True)

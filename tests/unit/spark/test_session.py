@@ -18,6 +18,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 import millpond
+from integration.jvm import LIGHT_DRIVER
 from millpond import _shim, config
 from millpond.errors import ErrorKind, InvalidInputError, MillpondError, UnsupportedError
 from millpond.spark import session
@@ -412,11 +413,12 @@ def test_the_texts_of_a_spark_without_the_jar_are_in_the_docs(repository: Path) 
     assert warned in done.stderr and warned in page
 
 
-ON = """
+ON = f"""
 import millpond
 from pyspark.sql import SparkSession
 
 builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+builder = builder.config("spark.driver.extraJavaOptions", {LIGHT_DRIVER!r})
 spark = millpond.configure(builder, max_parallelism=64).getOrCreate()
 print("loadable", spark._jvm.org.apache.spark.util.Utils.classIsLoadable(millpond.spark.session.PROVIDER_CLASS))
 print("maxParallelism", spark.conf.get(millpond.spark.session.config.PREFIX + "maxParallelism"))

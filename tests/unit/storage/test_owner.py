@@ -287,8 +287,12 @@ def test_take_over_what_was_moved(
 
 
 def test_take_over_from_one_that_is_still_there(
-    pair: tuple[Path, Path, Path], tmp_path: Path, capsys: Captured
+    pair: tuple[Path, Path, Path],
+    tmp_path: Path,
+    capsys: Captured,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr("millpond.spark.heartbeats._ENDING_S", 0.0)
     original, copy, folder = pair
     e = refused(ErrorKind.STATE_OWNED, take_over, copy)
     assert "still there" in str(e) and "--even-if-there" in e.hint and "millpond fork" in e.hint

@@ -196,6 +196,7 @@ def test_a_query_that_was_started_while_the_erasure_was_planned(
         return planned
 
     monkeypatch.setattr(run, "plan_place", plan)
+    monkeypatch.setattr(heartbeats, "_ENDING_S", 0.0)
     with pytest.raises(ConflictError) as refused:
         millpond.erase([built.root], key={"k": 1})
     assert refused.value.kind is ErrorKind.QUERY_RUNNING

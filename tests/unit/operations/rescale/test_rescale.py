@@ -398,7 +398,10 @@ def beat(built: CheckpointBuilder, pid: int, host: str = "") -> Path:
     return file
 
 
-def test_a_running_query_is_left_alone(built: CheckpointBuilder) -> None:
+def test_a_running_query_is_left_alone(
+    built: CheckpointBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("millpond.spark.heartbeats._ENDING_S", 0.0)
     beat(built, os.getpid())
     error = refused(built, 8)
     assert error.kind is ErrorKind.QUERY_RUNNING and "run-1" in str(error)

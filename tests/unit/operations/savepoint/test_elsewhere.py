@@ -28,12 +28,17 @@ from tests.row_checkpoints import RowsBuilder
 from tests.s3_server import S3Server, s3_server
 
 
+@pytest.fixture(scope="module")
+def running() -> Iterator[S3Server]:
+    with s3_server() as found:
+        yield found
+
+
 @pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
-    with s3_server() as running:
-        for name, value in running.environment().items():
-            monkeypatch.setenv(name, value)
-        yield running
+def server(running: S3Server, monkeypatch: pytest.MonkeyPatch) -> S3Server:
+    for name, value in running.environment().items():
+        monkeypatch.setenv(name, value)
+    return running
 
 
 def contents(checkpoint: Path) -> dict[str, bytes]:
