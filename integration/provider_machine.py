@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
@@ -210,6 +212,26 @@ def in_partition(
     """Return the candidates that Spark's shuffle sends to `PARTITION`, by the hash of `hashed`."""
     places = harness.partitions_of(hashed, key_schema=key_schema, partitions=PARTITIONS)
     return [k for k, p in zip(candidates, places, strict=True) if p == PARTITION]
+
+
+def few_first(variants: Sequence[Variant], few: int, examples: int, *, of_spark: int) -> list[Any]:
+    """Return variants with their number of examples, for `parametrize`. All of them are deep. The
+    first one comes with few examples before, and is not.
+
+    Args:
+        of_spark: the examples of Spark's store, which only proves the rules. It opens and commits
+            ten times slower.
+    """
+    first = variants[0]
+    found = []
+    for variant in variants:
+        count = examples if variant.provider_class == MILLPOND else max(of_spark, 1)
+        name = variant.name
+        if variant is first:
+            found.append(pytest.param(first, min(few, count), id=name))
+            name += "-more"
+        found.append(pytest.param(variant, count, id=name, marks=pytest.mark.deep))
+    return found
 
 
 def run_machine(machine: type[RuleBasedStateMachine], *, examples: int, steps: int) -> None:

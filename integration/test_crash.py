@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from integration.cases import EVENTS, events
-from integration.depth import quick_first
+from integration.depth import deep, quick_first
 from integration.harness import Harness, Schema, providers_to_test, short_conf
 from integration.jvm import MILLPOND, REPO, ROCKSDB
 from integration.processes import agents_below, alive, below, is_agent, wait_until
@@ -29,7 +29,7 @@ from integration.streams import Input, Run, finish, start
 from integration.ttl_model import replayed
 from tests.s3_server import HADOOP, S3Server, s3_server
 
-FILES = 10
+FILES, FEW_FILES = 10, 5
 KEYS = ["a", "b", "ü€", "", "key-with-a-long-name", *(f"k{i}" for i in range(20))]
 
 
@@ -117,16 +117,23 @@ def results(work: Path, query: str) -> list[list[Any]]:
 
 
 @pytest.mark.parametrize(
-    ("checkpoint_format", "kills", "on_s3"),
-    quick_first([(1, 1, False), (2, 2, False), (2, 1, True)]),
+    ("checkpoint_format", "kills", "on_s3", "files"),
+    quick_first(
+        [
+            (1, 1, False, FEW_FILES),
+            (1, 1, False, FILES),
+            (2, 2, False, FILES),
+            (2, 1, True, FILES),
+        ]
+    ),
 )
 def test_kill_9_of_the_driver_loses_nothing(
-    tmp_path: Path, checkpoint_format: int, kills: int, on_s3: bool
+    tmp_path: Path, checkpoint_format: int, kills: int, on_s3: bool, files: int
 ) -> None:
     """Kills come at random points of two queries. The end equals the batch computation."""
     with contextlib.ExitStack() as stack:
         conf = _s3_conf(stack.enter_context(s3_server())) if on_s3 else {}
-        kill_the_driver(tmp_path, checkpoint_format, kills, conf)
+        kill_the_driver(tmp_path, checkpoint_format, kills, conf, files)
 
 
 @pytest.mark.deep
@@ -169,20 +176,21 @@ def _s3_conf(server: S3Server) -> dict[str, str]:
 
 
 def kill_the_driver(
-    tmp_path: Path, checkpoint_format: int, kills: int, conf: Mapping[str, str]
+    tmp_path: Path, checkpoint_format: int, kills: int, conf: Mapping[str, str], files: int = FILES
 ) -> None:
     """Kill the job of two queries `kills` times at random points, then let it end. The rows that
     it wrote must equal the batch computation.
 
     Args:
         conf: settings of the job, by their full names.
+        files: of each input: that many batches.
     """
     provider_class = MILLPOND if MILLPOND in providers_to_test() else ROCKSDB
     seed = 20240100 + checkpoint_format
     print(f"seed {seed}")
     rng = random.Random(seed)
     left, right = Input(tmp_path / "left", EVENTS), Input(tmp_path / "right", EVENTS)
-    data = [(_rows(rng, b), _rows(rng, b)) for b in range(FILES)]
+    data = [(_rows(rng, b), _rows(rng, b)) for b in range(files)]
     for rows, other in data:
         left.add(rows)
         right.add(other)
@@ -348,7 +356,9 @@ def test_kill_9_between_commits(
         survivor.stop()
 
 
-@pytest.mark.parametrize("provider_class", providers_to_test())
+@pytest.mark.parametrize(
+    "provider_class", [p if p == MILLPOND else deep(p) for p in providers_to_test()]
+)
 def test_jvm_ends_by_itself(tmp_path: Path, provider_class: str) -> None:
     """A JVM that used the store ends after its `main`. Its agent ends too.
 

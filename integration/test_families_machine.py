@@ -20,7 +20,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
 from integration import families
-from integration.depth import quick_first
 from integration.families import Pool, of_join, of_transform
 from integration.harness import (
     Change,
@@ -37,6 +36,7 @@ from integration.provider_machine import (
     PARTITIONS,
     ProviderMachine,
     Variant,
+    few_first,
     in_partition,
     run_machine,
 )
@@ -44,6 +44,7 @@ from integration.store_model import Node, canon, write_spark_metadata
 from millpond.format.layout import ManifestFile, parse_key
 
 EXAMPLES = int(os.environ.get("MILLPOND_MACHINE_EXAMPLES", "8"))
+FEW = min(EXAMPLES, 4)  # of the test that is not deep
 STEPS = 60
 Families = dict[
     str, dict[str, tuple[Row, list[Row]]]
@@ -84,7 +85,7 @@ def _kinds(harness: Harness, shape: str) -> dict[str, Kind]:
     return found
 
 
-def _variants() -> list[Any]:
+def _variants() -> list[Variant]:
     found = []
     if MILLPOND in providers_to_test():
         tiny, heap = (("millpond.memory.budget", "64k"),), (("millpond.backend", "heap"),)
@@ -92,7 +93,7 @@ def _variants() -> list[Any]:
         found += [Variant(MILLPOND, 2, tiny, "transform"), Variant(MILLPOND, 1, heap, "join")]
     if ROCKSDB in providers_to_test():  # it proves the model
         found += [Variant(ROCKSDB, 2, (), "transform"), Variant(ROCKSDB, 1, (), "join")]
-    return quick_first(found, 2)
+    return found
 
 
 def _copied(families: Families) -> Families:
@@ -673,8 +674,12 @@ def _apply(state: dict[str, tuple[Row, list[Row]]], changes: list[Change]) -> No
             state[name] = (key, [*before, value])
 
 
-@pytest.mark.parametrize("variant", _variants(), ids=lambda v: v.name)
-def test_families_equal_dicts_per_version(harness: Harness, variant: Variant) -> None:
+@pytest.mark.parametrize(
+    ("variant", "examples"), few_first(_variants(), FEW, EXAMPLES, of_spark=EXAMPLES // 6)
+)
+def test_families_equal_dicts_per_version(
+    harness: Harness, variant: Variant, examples: int
+) -> None:
     """Every family of every version holds its committed rows, in any order of operations."""
     given, of_shape = variant, _kinds(harness, variant.shape)
 
@@ -684,10 +689,4 @@ def test_families_equal_dicts_per_version(harness: Harness, variant: Variant) ->
         schema = Schema("g string", "value binary", use_cf=True)
 
     Machine.harness = harness
-    # Spark's store only proves the rules. It opens and commits ten times slower, so it gets fewer
-    # examples.
-    run_machine(
-        Machine,
-        examples=EXAMPLES if variant.provider_class == MILLPOND else max(EXAMPLES // 6, 1),
-        steps=STEPS,
-    )
+    run_machine(Machine, examples=examples, steps=STEPS)

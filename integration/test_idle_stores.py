@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from integration.depth import quick_first
 from integration.harness import Harness, ProviderError
 from integration.processes import wait_until
 from integration.provider import Provider
@@ -85,11 +86,14 @@ def rest(harness: Harness, provider: Provider) -> Path:
     return folder
 
 
-def test_an_idle_store_has_no_open_files_and_all_its_rows(harness: Harness, tmp_path: Path) -> None:
+@pytest.mark.parametrize("versions", quick_first([2, 6]))
+def test_an_idle_store_has_no_open_files_and_all_its_rows(
+    harness: Harness, tmp_path: Path, versions: int
+) -> None:
     chosen = random.Random(2)
     state: State = {}
     provider = open_provider(harness, tmp_path, schema=PLAIN, operator="dedupe", conf=CONF)
-    for version in range(1, 7):
+    for version in range(1, versions + 1):
         advance(harness, provider, version - 1, state, chosen)
         folder = rest(harness, provider)
         store = provider.store(version)
@@ -105,7 +109,7 @@ def test_an_idle_store_has_no_open_files_and_all_its_rows(harness: Harness, tmp_
         store.abort()
     provider.close()
     other = open_provider(harness, tmp_path, schema=PLAIN, operator="dedupe", conf=CONF)
-    store = other.store(6)
+    store = other.store(versions)
     assert {k[1]: v[0] for k, v in store.scan()} == state
     store.abort()
     other.close()

@@ -18,19 +18,20 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, precondition, rule
 
-from integration.depth import deep, quick_first
 from integration.harness import Harness, ProviderError, Row, Schema, Store, providers_to_test
 from integration.jvm import MILLPOND, ROCKSDB
 from integration.provider_machine import (
     PARTITIONS,
     ProviderMachine,
     Variant,
+    few_first,
     in_partition,
     run_machine,
 )
 from integration.store_model import State, as_state, canon, write_spark_metadata
 
 EXAMPLES = int(os.environ.get("MILLPOND_MACHINE_EXAMPLES", "16"))
+FEW = min(EXAMPLES, 6)  # of the test that is not deep
 STEPS = 45
 TEXTS = ["", "a", "ab", "b", "ü€", "\U0001f600", "x" * 40, None]
 VALUES = st.tuples(
@@ -39,7 +40,7 @@ VALUES = st.tuples(
 )
 
 
-def _variants() -> list[Any]:
+def _variants() -> list[Variant]:
     found = []
     if MILLPOND in providers_to_test():
         # Values have up to 250 kB. One row can exceed this budget, so rows leave memory at every
@@ -47,9 +48,9 @@ def _variants() -> list[Any]:
         tiny, heap = (("millpond.memory.budget", "64k"),), (("millpond.backend", "heap"),)
         found += [(2, tiny, "plain"), (1, (), "plain")]
         found += [(2, (), "prefix"), (1, tiny, "prefix"), (2, heap, "prefix")]
-    mine = quick_first(Variant(MILLPOND, *rest) for rest in found)
+    mine = [Variant(MILLPOND, *rest) for rest in found]
     if ROCKSDB in providers_to_test():  # it proves the model
-        mine += [deep(Variant(ROCKSDB, f, (), s)) for f, s in ((1, "plain"), (2, "prefix"))]
+        mine += [Variant(ROCKSDB, f, (), s) for f, s in ((1, "plain"), (2, "prefix"))]
     return mine
 
 
@@ -345,8 +346,10 @@ class StoreMachine(ProviderMachine):
             shutil.rmtree(self.checkpoint)
 
 
-@pytest.mark.parametrize("variant", _variants(), ids=lambda v: v.name)
-def test_store_equals_a_dict_per_version(harness: Harness, variant: Variant) -> None:
+@pytest.mark.parametrize(
+    ("variant", "examples"), few_first(_variants(), FEW, EXAMPLES, of_spark=EXAMPLES // 10)
+)
+def test_store_equals_a_dict_per_version(harness: Harness, variant: Variant, examples: int) -> None:
     """Every version holds its committed rows, in any order of operations."""
     given, mine = variant, _keys(harness, variant.shape == "prefix")
     spec: dict[str, Any] = (
@@ -359,10 +362,4 @@ def test_store_equals_a_dict_per_version(harness: Harness, variant: Variant) -> 
         schema = Schema(spec=spec)
 
     Machine.harness = harness
-    # Spark's store only proves the rules. It opens and commits ten times slower, so it gets fewer
-    # examples.
-    run_machine(
-        Machine,
-        examples=EXAMPLES if variant.provider_class == MILLPOND else max(EXAMPLES // 10, 1),
-        steps=STEPS,
-    )
+    run_machine(Machine, examples=examples, steps=STEPS)

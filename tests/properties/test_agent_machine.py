@@ -16,6 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -388,11 +389,29 @@ def _settings(max_examples: int) -> settings:
     return settings(max_examples=max_examples, stateful_step_count=40)
 
 
+class DeepMachine(AgentMachine):
+    """The same, with more examples."""
+
+
+class DeepFormat1Machine(Format1Machine):
+    """The same, with more examples."""
+
+
+class DeepDamagedMachine(DamagedMachine):
+    """The same, with more examples."""
+
+
 TestFormat2 = AgentMachine.TestCase
-TestFormat2.settings = _settings(20)
+TestFormat2.settings = _settings(7)
 TestFormat1 = Format1Machine.TestCase
-TestFormat1.settings = _settings(20)
+TestFormat1.settings = _settings(7)
 TestDamaged = DamagedMachine.TestCase
-TestDamaged.settings = _settings(10)
+TestDamaged.settings = _settings(5)
 TestDamagedFormat1 = DamagedFormat1Machine.TestCase
 TestDamagedFormat1.settings = _settings(10)
+TestMoreOfFormat2 = pytest.mark.deep(DeepMachine.TestCase)
+TestMoreOfFormat2.settings = _settings(20)
+TestMoreOfFormat1 = pytest.mark.deep(DeepFormat1Machine.TestCase)
+TestMoreOfFormat1.settings = _settings(20)
+TestMoreOfDamaged = pytest.mark.deep(DeepDamagedMachine.TestCase)
+TestMoreOfDamaged.settings = _settings(10)

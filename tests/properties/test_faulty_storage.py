@@ -16,6 +16,7 @@ from contextlib import ExitStack
 from typing import Any
 from unittest import mock
 
+import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
@@ -182,6 +183,14 @@ class FaultyFormat1Machine(FaultyMachine):
     spark_format = 1
 
 
+class DeepFaultyMachine(FaultyMachine):
+    """The same, with more examples."""
+
+
+class DeepFaultyFormat1Machine(FaultyFormat1Machine):
+    """The same, with more examples."""
+
+
 def _settings(max_examples: int) -> settings:
     return settings(max_examples=max_examples, stateful_step_count=30)
 
@@ -193,6 +202,10 @@ TestFormat1Objects.settings = _settings(6)
 TestDamagedObjects = DamagedObjectsMachine.TestCase
 TestDamagedObjects.settings = _settings(6)
 TestFaulty = FaultyMachine.TestCase
-TestFaulty.settings = _settings(15)
+TestFaulty.settings = _settings(6)
 TestFaultyFormat1 = FaultyFormat1Machine.TestCase
-TestFaultyFormat1.settings = _settings(15)
+TestFaultyFormat1.settings = _settings(6)
+TestMoreFaulty = pytest.mark.deep(DeepFaultyMachine.TestCase)
+TestMoreFaulty.settings = _settings(15)
+TestMoreFaultyFormat1 = pytest.mark.deep(DeepFaultyFormat1Machine.TestCase)
+TestMoreFaultyFormat1.settings = _settings(15)

@@ -11,7 +11,6 @@ import struct
 import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -581,11 +580,23 @@ def test_a_rehash_of_which_a_later_rescale_made_snapshots_expires(
         run.teardown()
 
 
-def cases() -> Iterator[Any]:
-    for machine in (RescaleMachine, RescaleMachineWithIds):
-        case = machine.TestCase
-        case.settings = settings(max_examples=12, stateful_step_count=14, deadline=None)
-        yield case
+class DeepRescaleMachine(RescaleMachine):
+    """The same, with more examples."""
 
 
-TestRescaleMachine, TestRescaleMachineWithIds = cases()
+class DeepRescaleMachineWithIds(RescaleMachineWithIds):
+    """The same, with more examples."""
+
+
+def _settings(max_examples: int) -> settings:
+    return settings(max_examples=max_examples, stateful_step_count=14, deadline=None)
+
+
+TestRescaleMachine = RescaleMachine.TestCase
+TestRescaleMachine.settings = _settings(5)
+TestRescaleMachineWithIds = RescaleMachineWithIds.TestCase
+TestRescaleMachineWithIds.settings = _settings(5)
+TestMoreOfRescaleMachine = pytest.mark.deep(DeepRescaleMachine.TestCase)
+TestMoreOfRescaleMachine.settings = _settings(12)
+TestMoreOfRescaleMachineWithIds = pytest.mark.deep(DeepRescaleMachineWithIds.TestCase)
+TestMoreOfRescaleMachineWithIds.settings = _settings(12)
