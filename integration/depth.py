@@ -14,6 +14,18 @@ def quick_first(values: Iterable[Any], quick: int = 1) -> list[Any]:
     return [value if i < quick else deep(value) for i, value in enumerate(values)]
 
 
+def by_turns(values: Iterable[Any], others: Sequence[Any] = (1, 2)) -> list[Any]:
+    """Return each of `values` with each of `others`, for `parametrize` with two arguments.
+
+    Of each value one is quick, and the others deep: they take turns.
+    """
+    return [
+        pytest.param(value, other, marks=() if i % len(others) == n else pytest.mark.deep)
+        for i, value in enumerate(values)
+        for n, other in enumerate(others)
+    ]
+
+
 def deep(value: Any) -> Any:
     """Return a value for `parametrize` whose test is deep. A tuple stands for several arguments."""
     return pytest.param(*(value if type(value) is tuple else (value,)), marks=pytest.mark.deep)

@@ -51,6 +51,7 @@ def test_notes_that_were_deleted(harness: Harness, tmp_path: Path) -> None:
     provider.close()
 
 
+@pytest.mark.deep
 def test_a_disk_that_is_full_for_a_while(tmp_path: Path, disk: Path) -> None:
     harness = Harness(tmp_path)  # whose first store decides where the local files are
     conf = {"millpond.localDir": str(disk)}

@@ -111,6 +111,7 @@ def joined(cluster: Cluster, count: int) -> None:
     )
 
 
+@pytest.mark.deep
 def test_stores_move_to_an_executor_that_joins(tmp_path: Path) -> None:
     with (
         Cluster(tmp_path / "cluster", workers=1) as cluster,

@@ -201,6 +201,7 @@ def test_live_input_goes_on_after_the_offsets(
     assert warm.state == {batch: state for batch, state in whole.state.items() if batch > 0}
 
 
+@pytest.mark.deep
 def test_state_in_place_of_what_the_rows_made(spark: SparkSession, tmp_path: Path) -> None:
     """Rows give one state variable of several. The history makes the others."""
     case = named("pandas-event-time")

@@ -39,7 +39,6 @@ pytestmark = pytest.mark.spark
 
 _QUICK = (
     "operator-new-below",
-    "operators-of-one-type-changed-places",
     "aggregates-changed-places",
     "key-new",
     "source-new",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from integration.depth import quick_first
 from integration.jvm import CLASSES, LIGHT, REPO, compile_harness, java_command, millpond_jar
 
 pytestmark = [
@@ -27,7 +28,7 @@ with classes_after_spark(compile_harness()):
 """
 
 
-@pytest.mark.parametrize("how", ["harness", "session"])
+@pytest.mark.parametrize("how", quick_first(["harness", "session"]))
 def test_classes_come_from_the_archive(tmp_path: Path, how: str) -> None:
     """The JVM itself says where each class is from."""
     log = tmp_path / "loaded"

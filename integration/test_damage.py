@@ -22,6 +22,7 @@ from pyspark.sql import functions as F
 
 from integration.cases import CLICKS, EVENTS
 from integration.damage_scene import Scene, written_scene
+from integration.depth import by_turns, quick_first
 from integration.harness import (
     Harness,
     ProviderError,
@@ -86,8 +87,7 @@ HARMS: dict[str, Harm] = {
 # --------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("checkpoint_format", [1, 2])
-@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize(("harm", "checkpoint_format"), by_turns(HARMS))
 def test_damaged_changelog_is_an_error_that_names_it(
     harness: Harness, tmp_path: Path, harm: str, checkpoint_format: int
 ) -> None:
@@ -122,7 +122,7 @@ def test_a_block_that_claims_a_gigabyte_is_not_inflated(
     assert scene.read(7) == scene.states[7]
 
 
-@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize("harm", quick_first(HARMS, 5))
 def test_damaged_changelog_below_a_snapshot_does_not_matter_above_it(
     harness: Harness, tmp_path: Path, harm: str
 ) -> None:
@@ -134,8 +134,7 @@ def test_damaged_changelog_below_a_snapshot_does_not_matter_above_it(
     scene.refuses(4, "CHANGELOG_MISSING" if harm == "missing" else "CHANGELOG_DAMAGED")
 
 
-@pytest.mark.parametrize("checkpoint_format", [1, 2])
-@pytest.mark.parametrize("harm", HARMS)
+@pytest.mark.parametrize(("harm", "checkpoint_format"), by_turns(HARMS))
 def test_damaged_manifest_falls_back(
     harness: Harness, tmp_path: Path, harm: str, checkpoint_format: int
 ) -> None:

@@ -119,6 +119,7 @@ def test_no_space_on_the_local_disk(
     assert scene.read(5) == scene.states[5]
 
 
+@pytest.mark.deep
 def test_no_space_on_the_local_disk_for_a_changelog(
     tmp_path: Path, mounted: Callable[[str], Path]
 ) -> None:

@@ -61,7 +61,7 @@ def _of_type(expression: str) -> Callable[[list[DataFrame]], DataFrame]:
 
 
 @pytest.mark.parametrize(
-    ("name", "expression", "conf"), quick_first(TYPES), ids=[name for name, _, _ in TYPES]
+    ("name", "expression", "conf"), quick_first(TYPES, 0), ids=[name for name, _, _ in TYPES]
 )
 @pytest.mark.parametrize("checkpoint_format", [1])
 def test_type(

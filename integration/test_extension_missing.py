@@ -190,6 +190,7 @@ def test_the_user_is_warned(tmp_path: Path) -> None:
     assert len(warned) == 1 and _LINE in warned[0], text[-4000:]
 
 
+@pytest.mark.deep
 def test_a_wrong_interpreter_ends_the_query_at_its_start(tmp_path: Path) -> None:
     """In local mode too, and not by tasks that fail."""
     text = _job(tmp_path, "millpond.configure(builder, agent_python='/nowhere/python')")

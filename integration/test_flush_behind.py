@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from integration.depth import quick_first
 from integration.harness import Harness, Provider, module_harness, providers_to_test
 from integration.jvm import MILLPOND
 from integration.provider import Store
@@ -127,7 +128,8 @@ def test_a_batch_begins_and_ends_beside_a_flush(
     growing.check()
 
 
-@pytest.mark.parametrize("point", ["flush.write", "disk.ingest", "flush.ingested"])
+# `test_flush_faults.py` has each point, with lists.
+@pytest.mark.parametrize("point", quick_first(["flush.ingested", "flush.write", "disk.ingest"]))
 def test_a_batch_outlives_a_flush_that_failed(
     harness: Harness, growing: Growing, point: str
 ) -> None:
@@ -142,6 +144,7 @@ def test_a_batch_outlives_a_flush_that_failed(
     growing.check()
 
 
+@pytest.mark.deep
 def test_a_kill_during_a_flush_loses_nothing(tmp_path: Path) -> None:
     killed = Harness(tmp_path)
     growing = Growing(killed, tmp_path / "checkpoint")

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from integration.depth import quick_first
 from integration.harness import Harness, Provider, ProviderError, Schema, Store
 from integration.processes import wait_until
 from integration.store_cases import open_provider
@@ -145,8 +146,9 @@ class Scene:
         return provider
 
 
-@pytest.mark.parametrize("multi", [False, True])
-@pytest.mark.parametrize("format_", [1, 2])
+@pytest.mark.parametrize(
+    ("format_", "multi"), quick_first([(2, True), (1, False), (1, True), (2, False)])
+)
 def test_a_follower_has_each_row_whatever_happens_in_between(
     jvms: tuple[Harness, Harness], tmp_path: Path, format_: int, multi: bool
 ) -> None:

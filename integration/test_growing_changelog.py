@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from integration.depth import quick_first
 from integration.harness import (
     Harness,
     Numbered,
@@ -45,7 +46,7 @@ CHANGES = [
 harness = module_harness
 
 
-@pytest.fixture(params=["64m", "1m"], ids=["memory", "spills"])
+@pytest.fixture(params=quick_first(["64m", "1m"]), ids=["memory", "spills"])
 def provider(
     request: pytest.FixtureRequest, harness: Harness, tmp_path: Path
 ) -> Iterator[Provider]:
@@ -59,6 +60,11 @@ def provider(
     assert store.commit().version == 1
     yield provider
     provider.close()
+
+
+def in_memory_and_on_disk(store: str) -> pytest.MarkDecorator:
+    """Let a test be quick with both budgets of a fixture."""
+    return pytest.mark.parametrize(store, ["64m", "1m"], ids=["memory", "spills"], indirect=True)
 
 
 def _open(
@@ -94,6 +100,7 @@ def _check(harness: Harness, checkpoint: Path, version: int = 2) -> None:
     other.close()
 
 
+@in_memory_and_on_disk("provider")
 def test_it_grows_in_the_batch(harness: Harness, provider: Provider, tmp_path: Path) -> None:
     store = _change(provider)
     (growing,) = _unfinished(tmp_path)
@@ -194,6 +201,7 @@ def test_a_disk_that_fails_in_the_batch_does_not_end_it(
     _check(harness, tmp_path)
 
 
+@in_memory_and_on_disk("provider")
 def test_a_commit_that_fails_may_follow_or_be_taken_back(
     harness: Harness, provider: Provider, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
@@ -218,7 +226,7 @@ LONG = 64 << 10  # bytes of a value: 64 of them are more than may wait for the c
 OLD = ["x", "y"]  # the list of each key in version 1
 
 
-@pytest.fixture(params=["64m", "1m"], ids=["memory", "spills"])
+@pytest.fixture(params=quick_first(["64m", "1m"]), ids=["memory", "spills"])
 def lists(request: pytest.FixtureRequest, harness: Harness, tmp_path: Path) -> Iterator[Provider]:
     """Return a provider whose version 1 has a list for each of ten keys."""
     write_spark_metadata(
@@ -277,6 +285,7 @@ def _check_lists(
     other.close()
 
 
+@in_memory_and_on_disk("lists")
 def test_lists_are_written_in_the_batch(harness: Harness, lists: Provider, tmp_path: Path) -> None:
     """What a list got since the last part, and not the whole list again."""
     store = lists.store(1)

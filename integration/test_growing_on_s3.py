@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from integration.depth import quick_first
 from integration.growing import PARTS, ROWS, Scene
 from integration.harness import (
     Harness,
@@ -71,6 +72,7 @@ def test_a_batch_that_is_taken_back(scene: Scene, server: S3Server) -> None:
     scene.check(done.id)
 
 
+@pytest.mark.deep
 def test_two_attempts_of_one_version(scene: Scene) -> None:
     """As Spark's speculation makes them. Each has an object of its own."""
     slow = scene.batch()
@@ -89,7 +91,7 @@ def test_two_attempts_of_one_version(scene: Scene) -> None:
     other.close()
 
 
-@pytest.mark.parametrize("operation", ["CREATE", "PART"])
+@pytest.mark.parametrize("operation", quick_first(["CREATE", "PART"]))
 def test_a_server_that_fails_in_the_batch(scene: Scene, server: S3Server, operation: str) -> None:
     with server.faults(lambda r: Fault(403, "AccessDenied") if r.operation == operation else None):
         store = scene.batch()
@@ -99,6 +101,7 @@ def test_a_server_that_fails_in_the_batch(scene: Scene, server: S3Server, operat
     scene.check(done.id)
 
 
+@pytest.mark.deep
 def test_a_server_that_does_not_answer_does_not_hold_the_batch(
     scene: Scene, server: S3Server
 ) -> None:
@@ -137,6 +140,7 @@ def test_an_agent_that_dies_in_the_batch(scene: Scene, harness: Harness) -> None
     scene.check(done.id)
 
 
+@pytest.mark.deep
 def test_kill_9_in_the_batch(scene: Scene, server: S3Server, tmp_path: Path) -> None:
     doomed = Harness(tmp_path)
     provider = scene.open(doomed)

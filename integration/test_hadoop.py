@@ -18,6 +18,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
 from integration.cases import EVENTS
+from integration.depth import quick_first
 from integration.harness import Harness, Schema, providers_to_test, short_conf
 from integration.jvm import MILLPOND, REPO
 from integration.peers.refusals import Query
@@ -92,6 +93,7 @@ class TestStorageOfACommand(StorageContract):
     def test_readers_never_see_a_part(self, storage: Storage) -> None:
         """Skip this test, as above."""
 
+    @pytest.mark.deep
     def test_the_jvm_is_killed(self, storage: Storage) -> None:
         """The call fails that needed it. The next has a new JVM."""
         storage.put_bytes("a", b"x")
@@ -115,7 +117,7 @@ class TestStorageOfACommand(StorageContract):
         )
 
 
-@pytest.mark.parametrize("checkpoint_format", [1, 2])
+@pytest.mark.parametrize("checkpoint_format", quick_first([1, 2]))
 def test_a_store(harness: Harness, tmp_path: Path, checkpoint_format: int) -> None:
     write_spark_metadata(
         tmp_path / "checkpoint",

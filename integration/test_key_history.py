@@ -47,7 +47,7 @@ def by_key(place: Path, family: Any, batch: int) -> dict[str, list[Any]]:
     return found
 
 
-@pytest.mark.parametrize("name", quick_first(_CASES, 2))
+@pytest.mark.parametrize("name", quick_first(_CASES))
 def test_each_change_of_each_key(spark: SparkSession, tmp_path: Path, name: str) -> None:
     place = _run(spark, name, tmp_path).checkpoint
     batches = sorted(int(p.name) for p in (place / "commits").iterdir() if p.name.isdecimal())
@@ -144,6 +144,7 @@ def test_what_is_wrong_is_said(spark: SparkSession, counts: Path, tmp_path: Path
     assert refused.value.kind is ErrorKind.INVALID_ARGUMENT
 
 
+@pytest.mark.deep
 def test_beside_a_running_query(spark: SparkSession, tmp_path: Path) -> None:
     """Batches that the query drops meanwhile are not there; nothing is called damaged."""
     conf = {

@@ -82,7 +82,7 @@ def _check(place: Path, batch: int | None = None) -> int:
     return count
 
 
-@pytest.mark.parametrize("name", quick_first(_CASES, 2))
+@pytest.mark.parametrize("name", quick_first(_CASES))
 def test_each_key_is_found(spark: SparkSession, tmp_path: Path, name: str) -> None:
     run = _run(spark, name, tmp_path)
     assert _check(run.checkpoint) > 0
@@ -131,6 +131,7 @@ def test_bytes_of_a_key_are_given_as_they_are_shown(
         assert row in found, keys
 
 
+@pytest.mark.deep
 def test_keys_that_lie_by_a_collation_are_not_looked_up(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -148,9 +149,9 @@ def test_keys_that_lie_by_a_collation_are_not_looked_up(
     assert 0 < found < len(rows), "the test proves nothing"
 
 
-@pytest.mark.parametrize(
-    "name", quick_first(["agg-update-odd-keys", "join-full-v4", "scala-event-time-avro"], 1)
-)
+# In short: `tests/unit/state/test_lookup_requests.py`.
+@pytest.mark.deep
+@pytest.mark.parametrize("name", ["agg-update-odd-keys", "join-full-v4", "scala-event-time-avro"])
 def test_each_key_is_found_on_s3(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
@@ -181,10 +182,12 @@ def test_each_key_is_found_on_s3(
 
 @pytest.mark.parametrize(
     ("name", "family", "first"),
-    [
-        ("sessions-append-ids", {}, 1),
-        ("join-full-v4", {"column_family": "left-keyWithTsToValues"}, 1),
-    ],
+    quick_first(
+        [
+            ("sessions-append-ids", {}, 1),
+            ("join-full-v4", {"column_family": "left-keyWithTsToValues"}, 1),
+        ]
+    ),
 )
 def test_the_first_columns_of_a_key_find_all_keys_with_them(
     spark: SparkSession, tmp_path: Path, name: str, family: dict[str, Any], first: int
@@ -243,7 +246,7 @@ def test_tables_have_no_index(spark: SparkSession, tmp_path: Path) -> None:
     assert "millpond state read --key" in caught.value.hint
 
 
-@pytest.mark.parametrize("name", quick_first(["join-left", "join-full-v3", "join-odd-keys-v3"], 2))
+@pytest.mark.parametrize("name", quick_first(["join-full-v3", "join-left", "join-odd-keys-v3"]))
 def test_the_key_of_a_join_finds_all_of_its_rows(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from integration.depth import by_turns
 from integration.harness import (
     Harness,
     Provider,
@@ -130,7 +131,8 @@ class Bench:
 
 
 @pytest.fixture(
-    params=[(k, f) for k in KINDS for f in (1, 2)], ids=lambda p: f"{p[0]}-format{p[1]}"
+    params=[pytest.param(p.values, marks=p.marks) for p in by_turns(KINDS)],
+    ids=lambda p: f"{p[0]}-format{p[1]}",
 )
 def bench(request: pytest.FixtureRequest, harness: Harness, tmp_path: Path) -> Bench:
     """Return a store of each kind, in both Spark checkpoint formats."""
@@ -394,6 +396,7 @@ def test_heap_refuses_what_exceeds_the_budget(harness: Harness, tmp_path: Path) 
     bench.check(2, backend="rocksdb")
 
 
+@pytest.mark.deep
 def test_stores_with_different_budgets_share_one(tmp_path: Path) -> None:
     """The store that was opened last decides the limit, also for a batch that runs already.
 

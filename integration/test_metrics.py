@@ -22,6 +22,7 @@ CLEANUP = "spark.sql.streaming.statefulOperator.incrementalCleanupFactor"
 PLAIN = Schema("k string, n bigint", "v string")
 
 
+@pytest.mark.deep
 def test_progress_equals_that_of_spark_with_incremental_cleanup(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -44,12 +44,8 @@ from millpond import savepoint
 pytestmark = pytest.mark.spark
 
 _STATEFUL = [case for case in SHAPES if case.operator.startswith("transformWithState")]
-_SAMPLE = [
-    "agg-update-odd-keys",
-    "row-event-time",
-    "scala-then-window",
-]
-_DEEP_SAMPLE = ["pandas-processing-time", "row-initial-state"]
+_SAMPLE = ["agg-update-odd-keys", "scala-then-window"]
+_DEEP_SAMPLE = ["row-event-time", "pandas-processing-time", "row-initial-state"]
 
 
 def _names() -> list[Any]:
@@ -259,19 +255,17 @@ _CHANGES = [
     Change("more-keys", {"it": _V}, {"it": _V}, key=("k", "k v")),
     Change("another-output-mode", {"it": _V}, {"it": _V}, mode=("Update", "Append")),
 ]
-_FIRST = ["field-added", "field-added-avro", "variable-added", "another-key", "timers-added"]
+_QUICK = ("row-field-added",)
 
 
 def _changes() -> list[Any]:
-    """Return form and change. All but a few changes of each form are deep."""
+    """Return form and change. All changes but one are deep."""
     found = []
     for form in ("row", "pandas"):
         for change in _CHANGES:
-            one = pytest.param(form, change, id=f"{form}-{change.name}")
-            shown = EVERYTHING or change.name in _FIRST[form == "pandas" :: 2]
-            found.append(
-                one if shown else pytest.param(form, change, id=one.id, marks=pytest.mark.deep)
-            )
+            name = f"{form}-{change.name}"
+            marks = () if EVERYTHING or name in _QUICK else (pytest.mark.deep,)
+            found.append(pytest.param(form, change, id=name, marks=marks))
     return found
 
 
@@ -365,10 +359,9 @@ class Deleting(Changeable):
             handle.deleteIfExists(name)
 
 
-@pytest.mark.parametrize(
-    ("deleted", "kept"), quick_first([((), "[(1,)]"), (("more",), "[]")], quick=2)
-)
-@pytest.mark.parametrize("checkpoint_format", quick_first([1, 2]))
+@pytest.mark.deep
+@pytest.mark.parametrize(("deleted", "kept"), [((), "[(1,)]"), (("more",), "[]")])
+@pytest.mark.parametrize("checkpoint_format", [1, 2])
 def test_a_variable_that_comes_back(
     spark: SparkSession, tmp_path: Path, checkpoint_format: int, deleted: tuple[str, ...], kept: str
 ) -> None:

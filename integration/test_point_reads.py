@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from integration.depth import quick_first
 from integration.harness import Harness, ProviderError, Row, Schema, Store
 from integration.processes import wait_until
 from integration.provider import Provider
@@ -88,7 +89,7 @@ def batch(provider: Provider, version: int, state: State, chosen: random.Random)
     store.commit()
 
 
-@pytest.mark.parametrize("compression", ["lz4", "zstd", "none"])
+@pytest.mark.parametrize("compression", quick_first(["lz4", "zstd", "none"]))
 def test_rows_are_found_while_files_come_and_go(
     harness: Harness, tmp_path: Path, compression: str
 ) -> None:
@@ -180,6 +181,7 @@ def test_maintenance_gives_back_the_files_that_a_compaction_replaced(
     provider.close()
 
 
+@pytest.mark.deep
 def test_on_yarn_no_file_is_mapped(tmp_path: Path) -> None:
     """YARN kills by resident memory. RocksDB reads rows, and the filter of keys denies others."""
     chosen = random.Random(2)

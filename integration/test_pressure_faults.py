@@ -121,6 +121,7 @@ def test_the_local_disk_is_full_while_a_batch_spills(
     provider.close()
 
 
+@pytest.mark.deep
 def test_the_system_refuses_native_memory(harness: Harness, tmp_path: Path) -> None:
     checkpoint = tmp_path / "checkpoint"
     provider = _provider(harness, checkpoint, memory_budget="4g")

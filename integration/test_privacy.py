@@ -78,6 +78,7 @@ def test_local_files_are_closed_and_the_working_directory_is_no_place_for_module
         harness.stop()
 
 
+@pytest.mark.deep
 def test_the_folder_of_a_jvm_that_starts_is_nobodys_prey(tmp_path: Path) -> None:
     """The lock's file was there before its lock. Another JVM's agent that looked then deleted the
     folder.

@@ -62,17 +62,28 @@ def _legs(tested: Case) -> list[Leg]:
 
 _SHAPES = [shape for shape in python_state_cases.CASES if not shape.refused]
 _ASIDE = ("collated-keys",)  # such keys do not travel in bulk
-_QUICK = {"pandas-event-time"}
+_QUICK = "pandas-event-time"
 
 
-@pytest.mark.parametrize(
-    "shape",
-    [shape if shape.name in _QUICK else deep(shape) for shape in _SHAPES],
-    ids=lambda s: s.name,
-)
-def test_every_shape(spark: SparkSession, tmp_path: Path, shape: Case) -> None:
+def _compared() -> list[Any]:
+    """Return shapes and the names of the sides to compare. One with two sides is not deep."""
+    (quick,) = [shape for shape in _SHAPES if shape.name == _QUICK]
+    return [
+        pytest.param(quick, ("spark", "in-turn"), id=f"{_QUICK}-on-two-sides"),
+        *(pytest.param(s, tuple(SIDES), id=s.name, marks=pytest.mark.deep) for s in _SHAPES),
+    ]
+
+
+def _sides(names: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
+    return {name: SIDES[name] for name in names}
+
+
+@pytest.mark.parametrize(("shape", "names"), _compared())
+def test_every_shape(
+    spark: SparkSession, tmp_path: Path, shape: Case, names: tuple[str, ...]
+) -> None:
     """A sink fails after its state was committed, and every restart may change the transport."""
-    sides = play(spark, tmp_path, shape, _legs(shape), SIDES)
+    sides = play(spark, tmp_path, shape, _legs(shape), _sides(names))
     everything = "\n".join(row for rows in sides[0].rows.values() for row in rows)
     assert [text for text in shape.shows if text not in everything] == []
     aside = shape.name.endswith(_ASIDE) or (IS_SPARK_4_2 and shape.name.startswith("pandas"))
@@ -151,7 +162,8 @@ class Timed(python_state_cases.Processor):
         yield self.out(key[0], str(before), str(self.at.get()))
 
 
-@pytest.mark.parametrize("form", ["row", deep("pandas")])
+@pytest.mark.deep
+@pytest.mark.parametrize("form", ["row", "pandas"])
 def test_settings_that_change_what_a_schema_means(
     spark: SparkSession, tmp_path: Path, form: str
 ) -> None:
@@ -204,7 +216,12 @@ _TYPES = [pool for pool in POOLS if pool not in ("number", "nulls", "deep_floats
 
 @pytest.mark.parametrize("encoding", ["unsaferow", *([deep("avro")] if EVERYTHING else [])])
 @pytest.mark.parametrize("form", ["row", *([deep("pandas")] if EVERYTHING else [])])
-def test_every_type(spark: SparkSession, tmp_path: Path, form: str, encoding: str) -> None:
+@pytest.mark.parametrize(
+    "names", [("spark", "bulk"), deep((tuple(SIDES),))], ids=["on-two-sides", "on-all-sides"]
+)
+def test_every_type(
+    spark: SparkSession, tmp_path: Path, names: tuple[str, ...], form: str, encoding: str
+) -> None:
     """Each value of each pool as a value, in a list, and in a map."""
     pools = [pool for pool in _TYPES if encoding != "avro" or pool not in _NO_AVRO]
     declared = tuple(
@@ -222,7 +239,7 @@ def test_every_type(spark: SparkSession, tmp_path: Path, form: str, encoding: st
         scripted(writes, reads),
         conf=AVRO if encoding == "avro" else {},
     )
-    sides = play(spark, tmp_path, tested, [Leg(files=1), Leg(files=2)], SIDES)
+    sides = play(spark, tmp_path, tested, [Leg(files=1), Leg(files=2)], _sides(names))
     assert_same(sides)
     # The second batch reads all. Its calls are one for each variable of a task, and two for each
     # map whose keys only the store can compare.

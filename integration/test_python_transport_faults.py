@@ -176,6 +176,7 @@ def test_a_failed_call_that_the_code_catches(
         assert "operation=get_value_state with invalid handle state" in str(error.value)
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
     ("how", "said"),
     [

@@ -20,7 +20,6 @@ from pyspark.sql import types as T
 
 from integration import python_state_cases
 from integration.cases import NO_EMPTY_BATCHES, Case, transform_with_state
-from integration.depth import deep
 from integration.jvm import IS_SPARK_4_2, ROCKSDB
 from integration.state_programs import Interpreter, Program, Variable, case, scripted
 from integration.state_values import shown
@@ -145,8 +144,9 @@ _FAR = {"spark.sql.session.timeZone": "Asia/Kathmandu"}
 _TWICE = {"spark.sql.session.timeZone": "Antarctica/Troll"}
 
 
-@pytest.mark.parametrize("form", ["row", deep("pandas")])
-@pytest.mark.parametrize("columns", [("ts", "k"), deep((("w", "k"),))], ids="-".join)
+@pytest.mark.deep
+@pytest.mark.parametrize("form", ["row", "pandas"])
+@pytest.mark.parametrize("columns", [("ts", "k"), ("w", "k")], ids="-".join)
 def test_times_as_keys_in_another_zone(
     spark: SparkSession, tmp_path: Path, form: str, columns: tuple[str, ...]
 ) -> None:

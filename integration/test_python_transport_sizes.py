@@ -14,7 +14,7 @@ from pyspark.sql import functions as F
 
 import millpond
 from integration.cases import CLICKED, EVENTS, NO_EMPTY_BATCHES, Case, at, transform_with_state
-from integration.depth import deep
+from integration.depth import deep, quick_first
 from integration.harness import EVERYTHING
 from integration.jvm import IS_SPARK_4_2, MILLPOND
 from integration.python_state_cases import Processor
@@ -178,6 +178,7 @@ class Calls(Processor):
         yield self.out(key[0], str(self.seed.get()), str(sum(1 for _ in rows)))
 
 
+@pytest.mark.deep
 def test_a_call_for_a_key_with_many_rows_and_an_initial_state(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -411,7 +412,7 @@ def test_results_go_on_while_the_next_rows_wait(spark: SparkSession, tmp_path: P
     assert [tuple(row) for row in found] == [(302, 300_000_000 + 2 * 1_000_000)]
 
 
-@pytest.mark.parametrize("window", [False, True], ids=["column", "window"])
+@pytest.mark.parametrize("window", quick_first([False, True]), ids=["column", "window"])
 def test_rows_that_come_too_late(spark: SparkSession, tmp_path: Path, window: bool) -> None:
     """Both transports drop the same rows, and keep those without a time."""
 

@@ -59,7 +59,7 @@ def jobs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, RealTim
 
 # A timer fires when its batch ends, or when the clock says so.
 _BY_CLOCK = {"event-time", "processing-time"}
-_QUICK = {"count", "dedup-count", "event-time", "initial-state"}
+_QUICK = {"count"}
 
 
 @needs_43
@@ -249,7 +249,8 @@ def test_the_mode_changes_at_a_restart(jobs: dict[str, RealTimeJob], tmp_path: P
 
 
 @needs_43
-@pytest.mark.parametrize("query", ["no-time", deep("dedup-count")])
+@pytest.mark.deep
+@pytest.mark.parametrize("query", ["no-time", "dedup-count"])
 def test_operators_keep_their_state_when_the_mode_changes(
     jobs: dict[str, RealTimeJob], query: str
 ) -> None:

@@ -52,9 +52,9 @@ WHOLE_CHAIN = (4, 8, 2, 6, 5, 200, 1)
 # that backend.
 ALL = os.environ.get("MILLPOND_RESCALE_ALL", "")
 SAMPLE = {
+    "sessions-append": "heap",
     "join-full": "rocksdb",
     "global-update-ids": "rocksdb",
-    "sessions-append": "heap",
     "join-inner-v4": "rocksdb",
     "row-event-time": "heap",
 }
@@ -171,6 +171,7 @@ def test_a_running_query_is_seen_by_its_heartbeat(
 
 
 @pytest.mark.spark
+@pytest.mark.deep
 def test_a_heartbeat_ends_though_nobody_tells_of_the_querys_end(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -109,6 +109,7 @@ def test_an_operator_with_its_state_on_s3(
     assert verify(open_checkpoint(str(candidate.checkpoint), server.settings()), "x").problems == []
 
 
+@pytest.mark.deep
 def test_sparks_state_reader_reads_every_partition(
     spark: SparkSession, server: S3Server, tmp_path: Path
 ) -> None:
@@ -189,6 +190,7 @@ def test_requests_of_a_query(
     ]
 
 
+@pytest.mark.deep
 def test_savepoints_and_a_rescale_on_s3(
     spark: SparkSession, server: S3Server, boto: None, tmp_path: Path
 ) -> None:

@@ -430,7 +430,7 @@ def _clicks(batches: range, keys: str) -> list[Rows]:
     ]
 
 
-@pytest.mark.parametrize("name", _ALL_FORGETFUL if EVERYTHING else quick_first(_FORGETFUL))
+@pytest.mark.parametrize("name", _ALL_FORGETFUL if EVERYTHING else quick_first(_FORGETFUL, 0))
 def test_state_without_a_key_is_that_of_a_query_that_never_saw_it(
     spark: SparkSession, tmp_path: Path, name: str
 ) -> None:

@@ -18,6 +18,7 @@ from pyspark.sql import SparkSession
 
 import millpond
 from integration.cases import EVENTS, events
+from integration.depth import quick_first
 from integration.jvm import MILLPOND
 from integration.shapes import named
 from integration.streams import Input, Run, finish, settings, start
@@ -66,7 +67,7 @@ def _looked_up(running: Running) -> dict[str, Any]:
     return told
 
 
-@pytest.mark.parametrize("checkpoint_format", [1, 2])
+@pytest.mark.parametrize("checkpoint_format", quick_first([2, 1]))
 def test_beside_a_running_query(
     spark: SparkSession, tmp_path: Path, checkpoint_format: int
 ) -> None:
@@ -101,7 +102,9 @@ def test_beside_a_running_query(
         assert sorted(told["rows"], key=repr) == sorted(rows, key=repr)
 
 
-@pytest.mark.parametrize("name", ["sessions-append-ids", "join-full-v4", "row-processing-time"])
+@pytest.mark.parametrize(
+    "name", quick_first(["sessions-append-ids", "join-full-v4", "row-processing-time"], 2)
+)
 def test_every_table_of_a_query(spark: SparkSession, tmp_path: Path, name: str) -> None:
     """All keys that an answer has can be sent back; the first columns of a key find them, too."""
     case = named(name)
@@ -148,7 +151,7 @@ def _of_keys(running: Running, place: dict[str, Any], rows: list[dict[str, Any]]
     return json_rows(pa.Table.from_pylist(rows).to_batches())
 
 
-@pytest.mark.parametrize("checkpoint_format", [1, 2])
+@pytest.mark.parametrize("checkpoint_format", quick_first([1, 2]))
 def test_a_rescale_is_followed(spark: SparkSession, tmp_path: Path, checkpoint_format: int) -> None:
     source = Input(tmp_path / "input", EVENTS)
     names = [f"k{number}" for number in range(30)]

@@ -14,6 +14,7 @@ from pyspark.sql import functions as F
 
 from integration.cases import CLICKS, EVENTS
 from integration.damage_scene import Scene, written_scene
+from integration.depth import quick_first
 from integration.harness import (
     Harness,
     module_harness,
@@ -74,7 +75,7 @@ def test_checkpoint_of_sparks_own_store_is_refused(harness: Harness, tmp_path: P
     assert sorted(p.name for p in scene.directory.rglob("*")) == before
 
 
-@pytest.mark.parametrize("python", ["/nowhere/python", "bare"])
+@pytest.mark.parametrize("python", quick_first(["bare", "/nowhere/python"]))
 def test_executor_without_python(tmp_path: Path, python: str) -> None:
     """One message names the missing interpreter or package."""
     if python == "bare":  # an interpreter that sees no packages at all

@@ -114,6 +114,7 @@ def test_an_undone_rescale_takes_its_entry_back(
     assert rows_in(query.spark, out) == sorted(query.keys)
 
 
+@pytest.mark.deep
 def test_a_fork_and_a_restore_begin_a_log_of_their_own(query: Distinct, tmp_path: Path) -> None:
     """The new log has all earlier numbers.
 

@@ -141,6 +141,8 @@ def rows(store: Store) -> Counter[str]:
     return Counter(key[0] for key, _ in store.scan())
 
 
+# In short: `tests/unit/agent/test_pending.py`.
+@pytest.mark.deep
 def test_slow_calls_hold_up_no_other_store(pond: Pond) -> None:
     slow, expected = filled(pond)
     quick = pond.provider(1)

@@ -91,6 +91,7 @@ def takeovers(app: Application, executor: str) -> list[int]:
     return [int(e["partition"]) for e in said if e["event"] == "store_taken_over"]
 
 
+@pytest.mark.deep
 def test_the_stores_of_a_killed_executor_go_on_where_they_were_followed(tmp_path: Path) -> None:
     with (
         Cluster(tmp_path / "cluster") as cluster,

@@ -96,7 +96,7 @@ def _pairs(value: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("name", "selections"),
-    quick_first(SELECTIONS, 2),
+    quick_first(SELECTIONS),
     ids=[name for name, _ in SELECTIONS],
 )
 def test_tables_show_what_spark_shows(
@@ -375,13 +375,16 @@ _TURNED_ROUND = [
 ]
 
 
-@settings(
-    max_examples=12,
-    phases=[Phase.explicit, Phase.generate],
-    suppress_health_check=list(HealthCheck),
-    deadline=None,
-)
-@given(
+def _some(examples: int) -> settings:
+    return settings(
+        max_examples=examples,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+        deadline=None,
+    )
+
+
+_of_tables = given(
     st.lists(
         tables(atoms=_ATOMS, most=6).filter(
             lambda example: bool(example[1]) and _flat_keys(example[0])
@@ -390,11 +393,25 @@ _TURNED_ROUND = [
         max_size=1,
     )
 )
+_Examples = list[tuple[Struct, list[dict[str, Any]]]]
+
+
+@_some(5)
+@_of_tables
 @example([(_MAPS, _ENTRIES)])
 @example([(_MAPS, _TURNED_ROUND)])
-def test_rows_are_those_that_spark_makes(
-    spark: SparkSession, examples: list[tuple[Struct, list[dict[str, Any]]]]
-) -> None:
+def test_rows_are_those_that_spark_makes(spark: SparkSession, examples: _Examples) -> None:
+    _are_those_that_spark_makes(spark, examples)
+
+
+@pytest.mark.deep
+@_some(12)
+@_of_tables
+def test_more_rows_are_those_that_spark_makes(spark: SparkSession, examples: _Examples) -> None:
+    _are_those_that_spark_makes(spark, examples)
+
+
+def _are_those_that_spark_makes(spark: SparkSession, examples: _Examples) -> None:
     for schema, rows in examples:
         rows = [_one_of_each_key(schema, row) for row in rows]
         frame = spark.createDataFrame(
@@ -445,7 +462,7 @@ def _avro_is_that_of_spark(frame: DataFrame, rows: list[Any], schema: Struct, ar
     assert sorted(encoded) == sorted(made), schema
 
 
-@pytest.mark.parametrize("name", ["join-left", "join-full-v3", "join-left-v4"])
+@pytest.mark.parametrize("name", quick_first(["join-left-v4", "join-left", "join-full-v3"]))
 def test_a_join_shows_its_own_columns(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from integration.depth import deep
 from integration.harness import Harness, Provider, ProviderError, Row, Schema, providers_to_test
 from integration.jvm import MILLPOND
 from integration.store_cases import FAMILIES, PLAIN, PREFIX, open_provider, write
@@ -163,7 +164,11 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize("provider_class", providers_to_test(), ids=lambda c: c.rsplit(".", 1)[1])
+@pytest.mark.parametrize(
+    "provider_class",
+    [c if c == MILLPOND else deep(c) for c in providers_to_test()],
+    ids=lambda c: c.rsplit(".", 1)[1],
+)
 def test_bad_input_has_its_error_and_leaves_the_store_usable(
     harness: Harness, tmp_path: Path, provider_class: str
 ) -> None:

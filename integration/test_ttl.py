@@ -135,8 +135,8 @@ class Query:
 @pytest.mark.parametrize(
     ("shape", "format"),
     [
-        ("dedup", 1),
         ("update", 2),
+        deep(("dedup", 1)),
         deep(("dedup", 2)),
         deep(("update", 1)),
         deep(("complete", 1)),
@@ -220,6 +220,7 @@ def test_rows_of_another_store_count_from_the_first_batch(
     assert sorted(query.model.values()) == ["b", "e"]
 
 
+@pytest.mark.deep
 def test_rows_that_come_and_go_end_by_their_last_write(spark: SparkSession, tmp_path: Path) -> None:
     """A row that each batch writes stays, and one that ended begins anew, over many steps."""
     query = Query(spark, tmp_path, "update", 1)

@@ -171,9 +171,9 @@ def batch(passes_s: int, left: str, right: str, first: int = 0) -> Batch:
     )
 
 
+@pytest.mark.deep
 @pytest.mark.parametrize(
-    ("kind", "format"),
-    [("inner", 2), deep(("inner", 1)), deep(("left_semi", 1)), deep(("left_semi", 2))],
+    ("kind", "format"), [("inner", 2), ("inner", 1), ("left_semi", 1), ("left_semi", 2)]
 )
 def test_rows_of_a_join_end(spark: SparkSession, tmp_path: Path, kind: str, format: int) -> None:
     """It is off, then on, shorter, and off again. The first batch of each run is repeated."""
@@ -196,6 +196,7 @@ def test_rows_of_a_join_end(spark: SparkSession, tmp_path: Path, kind: str, form
     join.run([batch(5, "hk", "ki", 90), batch(61, "k", "hk", 200)], 60)
 
 
+@pytest.mark.deep
 def test_keys_of_more_columns_than_a_word_has_bits(spark: SparkSession, tmp_path: Path) -> None:
     """The key with its index has a longer set of null bits than the key of the count."""
     join = Join(spark, tmp_path, JoinModel(), columns=64)

@@ -47,6 +47,7 @@ def tree(tmp_path: Path) -> Path:
     return root
 
 
+@pytest.mark.deep
 def test_compiled_once_until_something_changes(tree: Path) -> None:
     jar = build_jar(tree)
     assert (
@@ -128,6 +129,7 @@ def test_another_pyspark_is_unpacked_as_it_would_be_installed(tmp_path: Path) ->
     assert os.access(tmp_path / "out/pyspark/bin/spark-submit", os.X_OK)
 
 
+@pytest.mark.deep
 def test_a_damaged_jar_is_built_again(tree: Path) -> None:
     jar = tree / "python/src/millpond/jars" / f"millpond-shim-spark{MINOR}_2.13-{__version__}.jar"
     jar.parent.mkdir(parents=True)
@@ -168,6 +170,7 @@ def test_no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         build_shim.find_java()
 
 
+@pytest.mark.deep
 def test_tests_compile_against_the_jar(tree: Path, tmp_path: Path) -> None:
     source = tmp_path / "Caller.scala"
     source.write_text(

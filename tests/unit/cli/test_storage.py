@@ -57,6 +57,7 @@ def test_a_directory(tmp_path: Path, capsys: Captured) -> None:
     ] == "left out by --quick"
 
 
+@pytest.mark.deep
 def test_a_server_that_ignores_conditions(
     server: S3Server, capsys: Captured, monkeypatch: pytest.MonkeyPatch
 ) -> None:

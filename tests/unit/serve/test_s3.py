@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import millpond
+from integration.depth import quick_first
 from millpond.serve.app import serve_app
 from millpond.serve.following import Following
 from millpond.serve.lookups import Limits
@@ -23,7 +24,7 @@ def server() -> Iterator[S3Server]:
         yield running
 
 
-@pytest.mark.parametrize("spark_format", [1, 2])
+@pytest.mark.parametrize("spark_format", quick_first([2, 1]))
 def test_a_commit_takes_few_requests(
     server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark_format: int
 ) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from integration.depth import quick_first
 from millpond import savepoint
 from millpond.errors import ErrorKind, MillpondError
 from millpond.format import layout
@@ -36,7 +37,11 @@ from tests.row_checkpoints import RowsBuilder
 Damage = Callable[[CheckpointBuilder], object]
 
 
-@pytest.fixture(scope="module", params=[1, 2], ids=["checkpoint-format-1", "checkpoint-format-2"])
+@pytest.fixture(
+    scope="module",
+    params=quick_first([2, 1]),
+    ids=["checkpoint-format-2", "checkpoint-format-1"],
+)
 def template(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> CheckpointBuilder:

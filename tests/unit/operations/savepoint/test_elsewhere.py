@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from integration.depth import quick_first
 from millpond import savepoint
 from millpond.errors import ErrorKind, MillpondError
 from millpond.format import layout
@@ -117,6 +118,7 @@ def test_an_error_after_a_checkpoint_got_its_name_costs_no_state(
     assert verify(open_checkpoint(str(tmp_path / "new")), "new").problems == []
 
 
+@pytest.mark.deep
 def test_what_stays_on_one_server_does_not_come_here(server: S3Server, tmp_path: Path) -> None:
     """The server copies from bucket to bucket.
 
@@ -254,7 +256,7 @@ class Executors:
         return self._rows[::-1]
 
 
-@pytest.mark.parametrize("state", [None, "states"])
+@pytest.mark.parametrize("state", quick_first(["states", None]))
 def test_executors_repartition_on_s3(server: S3Server, tmp_path: Path, state: str | None) -> None:
     """Executors share no folder.
 

@@ -267,6 +267,7 @@ def test_one_of_the_others_is_killed(
     scene.check_left(what)
 
 
+@pytest.mark.deep
 def test_edit_is_killed(scene: Scene) -> None:
     step = scene.rng.randrange(1, 6)
     while killed_at(step, lambda: scene.act("edit")):

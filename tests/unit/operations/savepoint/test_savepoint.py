@@ -20,6 +20,7 @@ from typing import Any
 
 import pytest
 
+from integration.depth import quick_first
 from millpond import savepoint
 from millpond.errors import ErrorKind, UnavailableError
 from millpond.format import layout
@@ -354,7 +355,7 @@ def killed_at(step: int, action: Callable[[], object]) -> bool:
     return os.WIFSIGNALED(status)
 
 
-@pytest.mark.parametrize("what", ["create", "restore", "fork", "delete"])
+@pytest.mark.parametrize("what", quick_first(["create", "delete", "restore", "fork"], 2))
 def test_killed_anywhere_leaves_nothing_or_a_whole(
     template: CheckpointBuilder, tmp_path: Path, what: str
 ) -> None:
