@@ -38,7 +38,7 @@ PREVIOUS_TESTS := integration/test_joins.py integration/test_operators.py integr
     integration/test_python_transport.py
 PREVIOUS_SAMPLE ?= (asks_for and 3) or spark_4_2 or join-full-v3 or row-processing-time or checkpoint_format or scala-event-time-avro or of_the_agent \
     or (Millpond and format2-prefix and not heap) or (change_feed and format2) or 1-geometry or 1-variant or 1-varchar or 1-time \
-    or (every_shape and (row-initial-state or pandas-initial-state)) or (every_type and row-unsaferow)
+    or (every_shape and (row-initial-state or pandas-initial-state)) or (every_type and row-unsaferow and all-sides)
 # make bench SCALE=0.1: a tenth of the rows
 SCALE ?= 1
 # make bench-s3 BENCH_ARGS='--slots 8'
@@ -117,7 +117,7 @@ test-all: build ## what make test leaves out: make previous, make deep
 deep: build $(PREPARED) ## the tests that are long, or much like another
 	$(PY) -m pytest -m deep $(SPREAD) $(TEST_ARGS)
 
-shapes: build ## compare all query shapes with Spark's RocksDB store (make test: one an operator)
+shapes: build ## compare all query shapes with Spark's RocksDB store (make test: a dozen of them)
 	$(PY) -m pytest integration/test_operators.py $(TEST_ARGS)
 
 previous: build $(PREVIOUS_VENV)/.installed ## run a sample of the tests with the previous minor version of Spark

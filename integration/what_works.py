@@ -213,8 +213,8 @@ Every line stands for queries that the tests run on Millpond and on Spark's Rock
 same input. The input has a batch whose sink fails after its state was committed, restarts on the
 same Spark checkpoint, late rows, an empty file, and keys with nulls, unicode, decimals, bytes and
 structs. Rows and state metrics are equal batch for batch. Every key lies in the partition that its
-key group belongs to. `make shapes` prints the table of all {count} shapes, `make test` that of one
-of each operator, `make test-all` that of the others.
+key group belongs to. `make shapes` prints the table of all {count} shapes, `make test` that of
+some that are unlike each other, `make test-all` that of the others.
 
 Format is Spark's checkpoint format (`spark.sql.streaming.stateStore.checkpointFormatVersion`),
 encoding that of state (`spark.sql.streaming.stateStore.encodingFormat`). *Refused by Spark*: both

@@ -316,7 +316,7 @@ def test_what_is_no_part_is_refused(part: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("tested", "so_far", "parts"), [(550, 700, 1), (650, 850, 2), (1070, 1190, 4), (2500, 3000, 6)]
+    ("tested", "so_far", "parts"), [(320, 470, 1), (380, 580, 2), (680, 800, 4), (1440, 1640, 6)]
 )
 def test_ci_runs_the_deep_tests_that_an_hour_has_room_for(
     tested: int, so_far: int, parts: int
