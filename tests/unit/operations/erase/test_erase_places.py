@@ -147,6 +147,15 @@ def test_two_erasures_of_one_savepoint(
     assert not [key for key in tree(saved) if key.startswith(layout.RUNNING_PREFIX)]
 
 
+def test_a_place_that_is_named_twice_is_one(tmp_path: Path) -> None:
+    built = RowsBuilder(tmp_path / "query").build(snapshots=())
+    saved = tmp_path / "saved"
+    savepoint.create(built.root, saved)
+    twice = [built.root, saved, f"{saved}/", str(built.root)]
+    done = millpond.erase(twice, key={"k": 1}).places
+    assert [place.rows for place in done] == [1, 1]
+
+
 def test_a_savepoint_with_what_a_killed_erasure_left_is_deleted(tmp_path: Path) -> None:
     built = RowsBuilder(tmp_path / "query").build(snapshots=())
     saved = tmp_path / "saved"

@@ -30,6 +30,7 @@ from millpond.operations.erase.scan import Found
 from millpond.operations.erase.write import rewrite_all
 from millpond.query.index import SavepointIndex
 from millpond.state.canonical import CanonicalRows
+from millpond.storage import root_of
 
 Progress = Callable[[int, int], None]
 
@@ -51,7 +52,8 @@ def erase(
         )
     with ExitStack() as until_end:
         # All are read before any is changed.
-        opened = [open_place(path, until_end, dry_run=dry_run) for path in paths]
+        roots = dict.fromkeys(map(root_of, paths))  # a place is held once, however often it is named
+        opened = [open_place(root, until_end, dry_run=dry_run) for root in roots]
         work = []
         for place in opened:
             matcher = matcher_of(place, operator, key)
