@@ -127,6 +127,28 @@ def test_partition_0_sweeps_for_all_and_the_others_do_not(make: MakeProvider) ->
     assert not any(orphan.exists() for orphan in orphans)
 
 
+def test_partitions_whose_folders_are_links_are_swept_too(
+    make: MakeProvider, tmp_path: Path
+) -> None:
+    """Their stores work. After a rescale their manifests name SSTs of other partitions."""
+    zero, one, named = make(), make(partition=1), make(partition=1, name="left-keyToNumValues")
+    versions = [history(p, 1, 1)[1] for p in (zero, one, named)]
+    for number, folder in enumerate((named.directory, one.directory)):
+        folder.rename(tmp_path / f"moved-{number}")
+        folder.symlink_to(tmp_path / f"moved-{number}")
+    orphans = [p.directory / "sst" / ("0" * 32 + ".sst") for p in (zero, one, named)]
+    for orphan in orphans:
+        orphan.write_bytes(b"x")
+    zero.collect(versions[0])
+    assert [orphan.exists() for orphan in orphans] == [False, False, False]
+    for number, provider in enumerate((one, named)):
+        (provider.directory / f"{number + 7}.manifest").write_bytes(b"rubbish")
+        orphans[0].write_bytes(b"x")
+        zero.collect(versions[0])
+        assert orphans[0].exists(), "nobody knows what the manifest names"
+        (provider.directory / f"{number + 7}.manifest").unlink()
+
+
 def test_of_a_join_the_first_store_sweeps(make: MakeProvider) -> None:
     stores = [
         "left-keyToNumValues",
