@@ -131,9 +131,14 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             (
                 _PACKAGE + "agent/collecting.py",
-                "        if not _is_proven(context, anchor):\n            return []\n"
+                "        if not _is_still_proven(context, anchor):\n            return []\n"
                 "        context.storage",
                 "        context.storage",
+            ),
+            (
+                _PACKAGE + "agent/collecting.py",
+                "proven = anchor.version > 0 and _is_proven(context, anchor)",
+                "proven = anchor.version > 0",
             ),
             (
                 _PACKAGE + "store/collection/plan.py",

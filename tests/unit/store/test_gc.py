@@ -6,7 +6,7 @@ import json
 import os
 import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -179,6 +179,57 @@ def test_a_commit_log_that_spark_purged_proves_nothing(
     versions = history(again, 8, 3, 6)
     (driver.checkpoint / "commits/7").unlink()
     assert again.collect(versions[8])["deleted_files"] == 0
+
+
+@pytest.mark.parametrize("spark_format", [1, 2])
+def test_spark_may_purge_its_commit_log_while_the_agent_looks(
+    make: MakeProvider, monkeypatch: pytest.MonkeyPatch, spark_format: int
+) -> None:
+    """With few batches retained, short batches and a slow storage each collection is too late."""
+    provider = make(spark_format=spark_format, retain_versions=2)
+    versions = history(provider, 8, 3, 6)
+    driver = recorded(provider, versions)
+    listed = LocalStorage.list
+
+    def purging(storage: LocalStorage, prefix: str) -> Iterator[ObjectInfo]:
+        if (driver.checkpoint / "commits/7").exists():
+            driver.record(VersionId(10, "0" * 16))
+            (driver.checkpoint / "commits/7").unlink()
+        return listed(storage, prefix)
+
+    monkeypatch.setattr(LocalStorage, "list", purging)
+    assert provider.collect(versions[8])["deleted_files"] > 0
+
+
+@pytest.mark.parametrize("spark_format", [1, 2])
+def test_somebody_may_go_back_while_the_agent_looks(
+    make: MakeProvider, monkeypatch: pytest.MonkeyPatch, spark_format: int
+) -> None:
+    provider = make(spark_format=spark_format, retain_versions=2)
+    versions = history(provider, 8, 3, 6)
+    driver = recorded(provider, versions)
+    listed = LocalStorage.list
+
+    def going_back(storage: LocalStorage, prefix: str) -> Iterator[ObjectInfo]:
+        for batch in range(3, 8):
+            (driver.checkpoint / f"commits/{batch}").unlink(missing_ok=True)
+        return listed(storage, prefix)
+
+    monkeypatch.setattr(LocalStorage, "list", going_back)
+    assert provider.collect(versions[8])["deleted_files"] == 0
+
+
+def test_a_clock_that_was_set_back_does_not_end_collections(
+    make: MakeProvider, clock: Clock
+) -> None:
+    provider = make(retain_versions=1, interval_ms=10_000)
+    clock.offset_ms = 365 * 86_400_000
+    versions = history(provider, 3, 1, 2)
+    assert provider.collect(versions[3], force=False)["deleted_files"] > 0
+    provider.snapshot()
+    version = provider.commit()
+    clock.offset_ms = 0
+    assert provider.collect(version, force=False)["deleted_files"] > 0
 
 
 def test_another_attempt_in_the_commit_log_is_no_proof(make: MakeProvider) -> None:

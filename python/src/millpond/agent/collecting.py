@@ -17,7 +17,7 @@ from millpond.format.manifest import decode_manifest
 from millpond.format.sealed import seal, unseal
 from millpond.model.ids import DEFAULT_STORE, StoreId, VersionId
 from millpond.spark.metadata import read_spark_metadata
-from millpond.storage import ObjectInfo
+from millpond.storage import ObjectInfo, is_there
 from millpond.storage.growing import drop_unfinished
 from millpond.store.collection import announcements, pins, plan
 from millpond.store.committed import is_committed
@@ -50,13 +50,16 @@ def collect(
         collection continues.
     """
     interval_ms = context.option_int("gc.intervalMs")
-    if not force and now_ms - context.last_collect_ms < interval_ms:
+    if not force and not _is_over(interval_ms, context.last_collect_ms, now_ms):
         return {"deleted_files": 0, "deleted_bytes": 0}
+    # At once: if few batches are retained, Spark soon removes the entry that proves it.
+    proven = anchor.version > 0 and _is_proven(context, anchor)
     pinned = pins.read_pins(context.storage, now_ms=now_ms)
-    deleted = _expire(context, anchor, pinned, now_ms)
+    known = anchor if proven else None
+    deleted = _expire(context, known, pinned, now_ms)
     context.last_collect_ms = now_ms
     if _sweeps(context):
-        deleted += _sweep_now_and_then(context, anchor, pinned, force, interval_ms, now_ms)
+        deleted += _sweep_now_and_then(context, known, pinned, force, interval_ms, now_ms)
     if deleted:
         emit(
             "files_deleted",
@@ -71,10 +74,20 @@ def collect(
     }
 
 
+def _is_over(interval_ms: int, since_ms: int, now_ms: int) -> bool:
+    """Whether an interval is over. A clock that was set back must not make it last for days."""
+    return not 0 <= now_ms - since_ms < interval_ms
+
+
 def _expire(
-    context: StoreContext, anchor: VersionId, pinned: frozenset[str], now_ms: int
+    context: StoreContext, anchor: VersionId | None, pinned: frozenset[str], now_ms: int
 ) -> list[ObjectInfo]:
-    if anchor.version == 0:
+    """Delete what no retained version of the store needs.
+
+    Args:
+        anchor: the commit log named it at `now_ms` or later. None: nobody knows what is committed.
+    """
+    if anchor is None:
         return []
     if context.collect_files is None:
         context.collect_files = context.new_files()
@@ -95,7 +108,7 @@ def _expire(
         level = logging.INFO if newest > anchor.version + 1 else logging.WARNING
         log.log(level, "store %s: nothing is collected: %s", context.store, expiry.reason)
     if expiry.files:
-        if not _is_proven(context, anchor):
+        if not _is_still_proven(context, anchor):
             return []
         context.storage.delete(expiry.keys)
         log.info(
@@ -110,15 +123,33 @@ def _expire(
 
 
 def _is_proven(context: StoreContext, anchor: VersionId) -> bool:
-    """Whether the commit log still names the anchor. Asked last, before files are deleted.
+    """Whether the commit log names the anchor.
 
     Somebody may have gone back behind the anchor and begun another lineage, while a provider of the
     earlier run lives on. That is safe: what the new run has written is younger than the grace
-    period, or the commit log was changed before it is read here.
+    period, or the commit log was changed before it is read here, or by `_is_still_proven`.
 
     Raises: FormatError: the entry is damaged.
     """
     proven = is_committed(context.storage, context.store, anchor, context.spark_format)
+    return _told(context, anchor, proven)
+
+
+def _is_still_proven(context: StoreContext, anchor: VersionId) -> bool:
+    """Whether nobody has gone back behind the anchor since `_is_proven`. Asked last, before files
+    are deleted. The entry may be gone while newer ones are there: Spark has removed it, as it does
+    once there are more than it retains.
+
+    Raises: FormatError: an entry is damaged.
+    """
+    proven = is_committed(context.storage, context.store, anchor, context.spark_format)
+    if not proven and not is_there(context.storage, layout.commits_key(anchor.version - 1)):
+        newest = read_spark_metadata(context.storage, batches=(), operators=()).last_committed_batch
+        proven = newest is not None and newest >= anchor.version
+    return _told(context, anchor, proven)
+
+
+def _told(context: StoreContext, anchor: VersionId, proven: bool) -> bool:
     if not proven:
         log.info(
             "store %s: nothing is collected: the commit log does not name version %s",
@@ -144,7 +175,7 @@ def _sweeps(context: StoreContext) -> bool:
 
 def _sweep_now_and_then(
     context: StoreContext,
-    anchor: VersionId,
+    anchor: VersionId | None,
     pinned: frozenset[str],
     force: bool,
     interval_ms: int,
@@ -152,7 +183,7 @@ def _sweep_now_and_then(
 ) -> list[ObjectInfo]:
     checkpoint, operator = context.checkpoint, context.store.operator
     with checkpoint.lock:
-        due = now_ms - checkpoint.last_sweep_ms.get(operator, 0) >= interval_ms
+        due = _is_over(interval_ms, checkpoint.last_sweep_ms.get(operator, 0), now_ms)
         if operator in checkpoint.sweeping or not (force or due):
             return []
         checkpoint.sweeping.add(operator)
@@ -162,6 +193,8 @@ def _sweep_now_and_then(
         listings = _list_operator(checkpoint, operator)
         deleted = _sweep(checkpoint, operator, listings, grace_ms, now_ms)
         _drop_unfinished(checkpoint, operator, now_ms)
+        if anchor is None:
+            return deleted
         return deleted + _clear_after_rescale(context, anchor, listings, pinned, grace_ms, now_ms)
     finally:
         with checkpoint.lock:
@@ -220,7 +253,7 @@ def _sweep(
 
 def _drop_unfinished(checkpoint: CheckpointContext, operator: int, now_ms: int) -> None:
     """Throw away what executors that were killed had sent of large files, now and then."""
-    if now_ms - checkpoint.last_drop_ms.get(operator, 0) < _DROP_EACH_MS:
+    if not _is_over(_DROP_EACH_MS, checkpoint.last_drop_ms.get(operator, 0), now_ms):
         return
     checkpoint.last_drop_ms[operator] = now_ms
     try:
@@ -342,7 +375,7 @@ def _clear_after_rescale(
             doomed += [
                 info for info in rescale_pins if not referenced & pins.pinned_by(storage, info.key)
             ]
-        if doomed and not _is_proven(context, anchor):
+        if doomed and not _is_still_proven(context, anchor):
             return []
         storage.delete(info.key for info in doomed)
     except MillpondError as e:
