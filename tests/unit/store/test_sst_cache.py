@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import uuid
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -135,3 +137,53 @@ def test_executors_of_a_host_share_it(tmp_path: Path) -> None:
     assert len(fetched(executor("third"))) == 1
     assert fetched(executor("fourth")) == [], "the cache keeps what was fetched"
     assert len(fetched(executor("fifth", size="0"))) == 2
+
+
+def test_the_cache_looks_at_its_files_now_and_then(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looked at all of them for each that came. Stores with little state have small files, so an
+    agent had no time left for commits after a day.
+    """
+    directory, scandir = tmp_path / "c", os.scandir
+    looks: list[str] = []
+
+    def counted(path: str) -> Any:
+        looks.append(path)
+        return scandir(path)
+
+    cache = SstCache(str(directory), 1 << 20)
+    monkeypatch.setattr(os, "scandir", counted)
+    for i in range(1000):
+        add(cache, tmp_path / str(i), i.to_bytes(4, "big") * 1000)
+    assert len(looks) < 60
+    monkeypatch.undo()
+    kept = sum(path.stat().st_size for path in directory.iterdir())
+    assert kept + 4000 >= 7 << 17 and kept <= 1 << 20
+
+
+def test_the_cache_makes_its_directory_again(tmp_path: Path) -> None:
+    cache = SstCache(str(tmp_path / "c"), 100)
+    add(cache, tmp_path / "a", b"a")
+    shutil.rmtree(tmp_path / "c")
+    add(cache, tmp_path / "b", b"b")
+    ref = add(cache, tmp_path / "d", b"d")
+    assert cache.take(ref, str(tmp_path / "e"))
+
+
+def test_the_stores_of_an_agent_share_one(tmp_path: Path) -> None:
+    """Else each looks at all files, and none knows what the others have added."""
+    local = tmp_path / "local" / "executor"
+    local.mkdir(parents=True)
+    memory = MemoryStorage()
+    service = AgentService(opener=lambda uri, settings: memory, local_root=str(local))
+    for partition in range(3):
+        Provider(
+            service,
+            tmp_path / "ckpt",
+            local / f"store-{partition}",
+            partition=partition,
+            storage=memory,
+        ).open(0)
+    caches = [context.sst_cache for context in service._contexts._stores.values()]
+    assert len(caches) == 3 and len(set(map(id, caches))) == 1

@@ -257,6 +257,7 @@ class Contexts:
         self._gates: dict[_CheckpointKey, threading.Lock] = {}
         self._stores: dict[_StoreKey, StoreContext] = {}
         self._times = _Times()
+        self._caches: dict[int, SstCache] = {}  # by size
 
     def of(self, value: object) -> StoreContext:
         """Return the context of the protocol's `store` object. Raises: InvalidInputError."""
@@ -351,10 +352,12 @@ class Contexts:
             directory = checkpoint.storage.local_path(layout.store_dir(store))
             cache: SstCache | None = None
             if directory is None and self._local_root is not None:
-                parent = os.path.dirname(os.path.normpath(self._local_root))
-                cache = SstCache(
-                    cache_directory(parent), option_int(resolved, "storage.cache.size")
-                )
+                size_bytes = option_int(resolved, "storage.cache.size")
+                cache = self._caches.get(size_bytes)
+                if cache is None:
+                    parent = os.path.dirname(os.path.normpath(self._local_root))
+                    cache = SstCache(cache_directory(parent), size_bytes)
+                    self._caches[size_bytes] = cache
             context = StoreContext(
                 checkpoint=checkpoint,
                 store=store,

@@ -15,6 +15,7 @@ import logging
 import os
 import shutil
 import stat
+import threading
 import time
 from contextlib import suppress
 
@@ -24,6 +25,7 @@ from millpond.format.manifest import SstRef
 log = logging.getLogger(__name__)
 
 _NAME = "millpond-cache"
+_PARTS = 8
 
 
 def cache_directory(parent: str) -> str:
@@ -47,6 +49,8 @@ class SstCache:
         self.directory = directory
         self._limit_bytes = limit_bytes
         self._usable: bool | None = None
+        self._lock = threading.Lock()
+        self._room_bytes = 0  # before the next look into the directory
 
     def take(self, sst: SstRef, path: str) -> bool:
         """Give the cached file the name `path` too.
@@ -88,14 +92,25 @@ class SstCache:
             return
         except OSError as e:
             log.info("cannot keep SST %s in %s: %s", path, self.directory, e)
+            if isinstance(e, FileNotFoundError):
+                self._usable = None  # if somebody removed the directory, make it again
             return
-        self._evict()
+        with self._lock:
+            self._room_bytes -= sst.size_bytes
+            is_full = self._room_bytes < 0
+        if is_full:
+            self._evict()
 
     def _entry(self, sst: SstRef) -> str:
         uuid = sst.key.rpartition("/")[2].removesuffix(".sst")
         return os.path.join(self.directory, f"{uuid}-{sst.crc32:08x}.sst")
 
     def _evict(self) -> None:
+        """Look into the directory, and remove entries if it is too full.
+
+        A look takes as long as there are entries, which may be a hundred thousand small ones. So
+        it makes room for a part of the cache, and the next one comes when that is filled.
+        """
         entries: list[tuple[int, int, str]] = []
         try:
             with os.scandir(self.directory) as found:
@@ -107,12 +122,17 @@ class SstCache:
             log.info("cannot look into %s: %s", self.directory, e)
             return
         total = sum(size_bytes for _, size_bytes, _ in entries)
-        for _, size_bytes, path in sorted(entries):
-            if total <= self._limit_bytes:
-                return
-            with suppress(FileNotFoundError):
-                os.unlink(path)
-            total -= size_bytes
+        part_bytes = self._limit_bytes // _PARTS
+        if total > self._limit_bytes:
+            for _, size_bytes, path in sorted(entries):
+                if total <= self._limit_bytes - part_bytes:
+                    break
+                with suppress(FileNotFoundError):
+                    os.unlink(path)
+                total -= size_bytes
+        with self._lock:
+            # Other executors fill the cache, too.
+            self._room_bytes = min(part_bytes, self._limit_bytes - total)
 
     def _is_usable(self) -> bool:
         if self._usable is None:
