@@ -100,6 +100,7 @@ private[memory] object Records {
   final val Grown = 64
   final val Kept = Blind | Told // what a record of the batch leaves to the one that replaces it
   final val BirthAt = 28 // epoch in which the key came into the table
+  final val MostEpochs = 1 << 30 // about, of a table: then births begin anew
   final val PlainHeader = 32
   final val NoTail = -1L
   final val TailBytes = 4

@@ -12,7 +12,7 @@ private[memory] final class SortedIndex(
 
   private[memory] var leaves = new Array[Leaf](4)
   private[memory] var leafCount = 0
-  private var generation = 0 // a view may hold leaves of an older epoch
+  private var generation = 0L // a view may hold leaves of an older epoch
   private var viewed = false
 
   def size: Int = {
@@ -154,7 +154,7 @@ private[memory] object SortedIndex {
     def compare(record: Long, base: AnyRef, offset: Long, length: Int): Int
   }
 
-  private[memory] final class Leaf(val generation: Int, size: Int) {
+  private[memory] final class Leaf(val generation: Long, size: Int) {
     val addresses = new Array[Long](size)
     var count = 0
   }

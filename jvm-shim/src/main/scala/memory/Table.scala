@@ -27,7 +27,7 @@ final class Table(budget: MemoryBudget, shape: TableShape) extends WrittenRecord
   private[memory] var absent = 0 // of the records
 
   private var batch = 1
-  private var epoch = 0
+  private[memory] var epoch = 0
   private var openIterators = 0
   private var retired = false
   private var hand = 0 // where the last eviction stopped
@@ -299,7 +299,32 @@ final class Table(budget: MemoryBudget, shape: TableShape) extends WrittenRecord
 
   /** An iterator begins: returns the epoch after which new keys are unknown to it. Until `endScan`,
     * records are not overwritten. */
-  def beginScan(): Int = { openIterators += 1; epoch += 1; epoch - 1 }
+  def beginScan(): Int = {
+    if (epoch >= MostEpochs && openIterators == 0) forgetBirths()
+    openIterators += 1
+    epoch += 1
+    epoch - 1
+  }
+  /** No iterator is open, so the next one knows all keys. A store may scan for each row, for days,
+    * and numbers of four bytes have an end. */
+  private def forgetBirths(): Unit = {
+    var i = 0
+    while (i < slots.capacity) {
+      val record = slots.at(i)
+      if (record != 0L) Platform.putInt(null, record + BirthAt, 0)
+      i += 1
+    }
+    forgetBirths(touched)
+    if (detached != null) forgetBirths(detached)
+    epoch = 0
+  }
+  private def forgetBirths(list: TouchList): Unit = {
+    var i = 0
+    while (i < list.size) {
+      if (list.old(i) != 0L) Platform.putInt(null, list.old(i) + BirthAt, 0)
+      i += 1
+    }
+  }
   def endScan(): Unit = {
     openIterators -= 1
     if (openIterators == 0) {

@@ -37,7 +37,7 @@ private final class TableStore(trial: Trial, shape: TableShape) {
   private val exact = random.nextBoolean()
   private val hashMask = if (chance(30)) 0x30003 else -1 // many keys with one tag, many in one slot
   private val mostBytes = if (chance(30)) 20000 else 100
-  private var table = new Table(budget, shape)
+  private var table = newTable()
   private var disk: State = SortedMap.empty
   private var flushed = 0
   private var version = 0
@@ -58,6 +58,12 @@ private final class TableStore(trial: Trial, shape: TableShape) {
     java.util.Arrays.fill(tail, i.toByte)
     // The number stands twice: `Chained` finds the prefix by it, and it makes keys different.
     Array[Byte](2, 0, 0, 0, 0, (i % 5).toByte, i.toByte) ++ tail
+  }
+  /** It may have been scanned very often. */
+  private def newTable(): Table = {
+    val made = new Table(budget, shape)
+    if (chance(30)) made.epoch = Int.MaxValue - random.nextInt(4)
+    made
   }
   private def hashOf(k: Int): Int =
     Bytes.hash(keys(k), Bytes.ArrayOffset, keys(k).length) & hashMask
@@ -240,7 +246,7 @@ private final class TableStore(trial: Trial, shape: TableShape) {
     spilledRecords = log.size
     spilled = version + 1
     val full = table
-    table = new Table(budget, shape)
+    table = newTable()
     table.lack()
     full.retire()
   }
@@ -253,7 +259,7 @@ private final class TableStore(trial: Trial, shape: TableShape) {
     disk = versions(flushed)
     warm = null
     working = versions(version)
-    table = new Table(budget, shape)
+    table = newTable()
     if (flushed > 0) table.lack()
     (flushed + 1 to version).foreach { v =>
       changelogs(v).foreach { c =>
