@@ -128,6 +128,30 @@ def test_a_state_that_begins_anew_leaves_what_was_there_before(
     provider.close()
 
 
+def test_a_state_that_begins_anew_is_not_what_others_read(harness: Harness, tmp_path: Path) -> None:
+    """The provider has it empty in memory, at the version of the rows of before, until a batch is
+    committed on it, and also then: Spark may go back.
+    """
+    old = [(["old", version], VALUE) for version in range(2)]
+    provider = open_provider(harness, tmp_path, schema=PLAIN, operator="dedupe")
+    for version in range(2):
+        store = provider.store(version)
+        store.put(["old", version], VALUE)
+        store.commit()
+    provider.store(2, load_empty=True).abort()
+    read = provider.read_store(2)
+    assert sorted(read.scan()) == old
+    read.abort()
+    store = provider.store(2, load_empty=True)
+    store.put(["new", 2], VALUE)
+    assert store.commit().version == 3
+    store = provider.store(2)
+    assert sorted(store.scan()) == old
+    store.abort()
+    assert provider.store(3).scan() == [(["new", 2], VALUE)]
+    provider.close()
+
+
 def test_a_commit_does_not_wait_for_the_snapshot_that_spark_asks_for(
     harness: Harness, tmp_path: Path
 ) -> None:

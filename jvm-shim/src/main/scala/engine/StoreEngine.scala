@@ -235,6 +235,8 @@ final class StoreEngine(val context: StoreContext, follows: Boolean = false) ext
     def same(a: String): Boolean = wantedId.forall(_ == a)
     val now = committed
     if (status.isClosed || !status.isLoaded || batch.isOpen || status.isStale) false
+    // it begins anew in memory alone: storage has the rows of before
+    else if (wanted > 0 && wanted == now.emptyAt) false
     else if (now.version == wanted && (wanted == 0 || same(now.id))) true
     else if (now.version == wanted + 1 && pressure.spilledVersion <= wanted && now.canGoBack &&
       !families.all.isEmpty && families.all.forall(_.table.hasDetached) &&
