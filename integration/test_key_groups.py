@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from integration.harness import Harness, Provider, ProviderError, Row, Schema
-from integration.store_cases import FAMILY_STORE, PARTITIONS, open_provider, write
+from integration.store_cases import FAMILY_STORE, PARTITIONS, PLAIN, open_provider, write
 from millpond.format.changelog import ChangelogReader
 from millpond.model.key_groups import KeyGroups
 
@@ -288,6 +288,24 @@ def test_every_family_lies_in_the_key_groups_of_its_partition(
         if version == 2:
             assert "Spark did not place it" in info.reason
         assert info.by_key  # the reason says so, too
+
+
+def test_rows_of_which_nobody_knows_the_key_groups_are_told(
+    harness: Harness, tmp_path: Path
+) -> None:
+    """They all have slot 0, whose rows a rescale would move elsewhere: it refuses the store."""
+    provider = open_provider(harness, tmp_path, partition=1)
+    for version, family in enumerate(("plain", "$ttl_of_no_variable")):
+        store = write(provider, version, {family: PLAIN})
+        if version == 1:
+            store.put(["a", 1], ["v"], cf=family)
+        store.commit()
+    provider.close()
+    for version in (1, 2):
+        with (tmp_path / "state" / "0" / "1" / f"{version}.changelog").open("rb") as file:
+            info = ChangelogReader(file, name=file.name).header.key_groups
+        assert info.scalable == (version == 1) and info.by_key
+    assert "'$ttl_of_no_variable'" in info.reason
 
 
 @pytest.mark.parametrize(

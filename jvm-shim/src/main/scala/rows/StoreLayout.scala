@@ -26,14 +26,19 @@ final class StoreLayout(val groups: KeyGroups, val partitions: Int, val partitio
   /** The slot of a key group. */
   def slot(group: Int): Int = if (!slotted || group < 0) 0 else groups.slot(group)
 
-  /** The slot of a key group. If the group is not one of this partition's, mark the store: a
-    * rescale would tear it apart. */
-  def checkedSlot(group: Int): Int = {
-    if (slotted && group >= 0 && group % partitions != partition && reason == null)
+  /** The slot of a key group of a column family. If the group is not one of this partition's, or if
+    * nobody knows it, mark the store: a rescale would tear it apart. */
+  def checkedSlot(group: Int, family: String): Int = {
+    if (slotted && reason == null) {
       // files keep it, and its first words tell readers that keys have slots all the same
-      reason =
-        s"a key of key group $group is in partition $partition of $partitions: " +
-          "Spark did not place it by the key that Millpond assumes"
+      if (group < 0)
+        reason = s"a key of key group ? is in partition $partition of $partitions: " +
+          s"Millpond does not know what Spark hashes of the keys of column family '$family'"
+      else if (group % partitions != partition)
+        reason =
+          s"a key of key group $group is in partition $partition of $partitions: " +
+            "Spark did not place it by the key that Millpond assumes"
+    }
     slot(group)
   }
 
