@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ import pytest
 
 from integration.harness import Harness, ProviderError
 from integration.processes import wait_until
-from integration.provider import Commit, Provider
+from integration.provider import Commit, Provider, Store
 from integration.store_cases import PLAIN, open_provider
 
 _ROWS = 2000
@@ -162,6 +163,39 @@ def test_an_operator_that_reads_first_loads_such_a_state_from_a_snapshot(
         store = second.upgrade(read, one.version, one.id)
         assert 160 << 10 < store.metrics()["memory_bytes"] < 320 << 10
         store.abort()
+        assert not _has(first, one)
+
+
+def test_a_state_on_the_heap_is_loaded_when_a_flush_of_the_run_before_has_ended(
+    harness: Harness, tmp_path: Path
+) -> None:
+    """Beside the rows of that run it has no room."""
+    conf = {"millpond.backend": "heap", "millpond.memory.budget": "320k"}
+    with (
+        _run(harness, tmp_path / "query", conf=conf) as first,
+        _run(harness, tmp_path / "query", conf=conf) as second,
+    ):
+        one = _batch(first, None)
+        first.store(one.version, one.id).abort()  # proves it committed
+        harness.hold("flush.done")
+        snapshot = harness.begin("snapshot", p=first.name)
+        wait_until(harness.is_holding, seconds=60, what="the flush")
+        store = Store(second, harness.name("s"))
+        opening = harness.begin(
+            "get_store",
+            p=second.name,
+            s=store.name,
+            version=one.version,
+            id=one.id,
+            force_snapshot=False,
+            load_empty=False,
+        )
+        time.sleep(1)
+        assert harness.is_holding()
+        harness.let_go()
+        harness.join(opening)
+        store.abort()
+        harness.join(snapshot)
         assert not _has(first, one)
 
 

@@ -30,7 +30,9 @@ private[millpond] object Runs extends Logging {
   def writes(engine: StoreEngine): Unit = {
     val before = writers.put(key(engine), engine)
     if (before != null && before.context.runId != engine.context.runId) guarded(before) {
-      if (!before.giveUpIfFree())
+      // what the next run loads then needs the room, and can drop nothing
+      if (before.isHeap) before.giveUp()
+      else if (!before.giveUpIfFree())
         Seams.start(s"end ${before.context.label}", () => guarded(before)(before.giveUp()))(
           pool.execute(_))
     }
