@@ -15,7 +15,14 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from integration.cases import CLICKS, EVENTS
-from integration.harness import Harness, Schema, providers_to_test, short_conf
+from integration.harness import (
+    Harness,
+    Provider,
+    ProviderError,
+    Schema,
+    providers_to_test,
+    short_conf,
+)
 from integration.jvm import MILLPOND, ROCKSDB
 from integration.store_model import as_state, write_spark_metadata
 from integration.streams import Input, Run, finish, settings, start
@@ -236,3 +243,59 @@ def test_a_query(spark: SparkSession, server: S3Server, tmp_path: Path) -> None:
     with settings(spark, {provider: ROCKSDB, **format2}):
         sparks = spark.read.format("statestore").load(str(tmp_path / "rocksdb")).collect()
     assert sorted(map(repr, mine)) == sorted(map(repr, sparks))
+
+
+@pytest.mark.parametrize("checkpoint_format", [1, 2])
+def test_a_damaged_changelog_below_a_newer_snapshot_does_not_matter(
+    harness: Harness, server: S3Server, tmp_path: Path, checkpoint_format: int
+) -> None:
+    """The newest changelog was written before that snapshot, and does not name it."""
+    root = write_spark_metadata(
+        tmp_path / "checkpoint",
+        operator_name="stateStoreSave",
+        partitions=1,
+        provider_class=MILLPOND,
+    )
+    (tmp_path / "checkpoint/metadata").write_text('{"id":"the-query"}')
+    bucket = server.bucket()
+    conf = {
+        **conf_of(server, bucket),
+        **short_conf({"checkpointFormatVersion": checkpoint_format, "minDeltasForSnapshot": 1}),
+        "spark.sql.shuffle.partitions": "1",
+    }
+
+    def opened() -> Provider:
+        return harness.open(
+            root, provider_class=MILLPOND, schema=Schema(), conf=conf, hadoop=HADOOP
+        )
+
+    def damage(version: int) -> None:
+        """Flip a bit of the last block."""
+        objects = open_storage(f"s3://{bucket}", server.settings())
+        (key,) = (
+            info.key
+            for info in objects.list("")
+            if Path(info.key).name.startswith(str(version)) and info.key.endswith(".changelog")
+        )
+        data = bytearray(objects.read(key))
+        data[-60] ^= 1
+        objects.put_bytes(key, bytes(data))
+
+    writer = opened()
+    version, commit_id = 0, None
+    for i in range(4):
+        store = writer.store(version, commit_id)
+        store.put(["a", i], ["x" * 100, i])
+        done = store.commit()
+        version, commit_id = done.version, done.id
+    writer.snapshot()  # of version 3
+    writer.close()
+    damage(2)
+    reader = opened()
+    assert len(reader.read_store(version, commit_id).scan()) == 4
+    reader.close()
+    damage(4)
+    reader = opened()
+    with pytest.raises(ProviderError, match="CHANGELOG_DAMAGED"):
+        reader.read_store(version, commit_id)
+    reader.close()

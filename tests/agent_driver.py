@@ -133,6 +133,7 @@ class Provider:
         excluded: Sequence[str] = (),
         load_empty: bool = False,
         snapshot: VersionId | None = None,
+        listed: bool = False,
     ) -> Ids:
         """Open at a version, and read everything that the plan names. Return the state."""
         self.generation += 1
@@ -148,6 +149,7 @@ class Provider:
             excluded=list(excluded),
             load_empty=load_empty,
             generation=self.generation,
+            listed=listed,
             **chosen,
         )
         self.version, self.lineage_base, self.lineage = (

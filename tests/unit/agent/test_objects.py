@@ -215,6 +215,33 @@ def test_what_is_not_there_is_looked_for_in_a_listing(
     assert reader.plan["snapshot_version"] == (4 if lost.startswith("changelog") else 2)
 
 
+@pytest.mark.parametrize("spark_format", [1, 2])
+@pytest.mark.parametrize("asks", [False, True])
+def test_a_damaged_changelog_is_passed_over_if_a_newer_snapshot_is_listed(
+    objects: Objects, spark_format: int, asks: bool
+) -> None:
+    """The newest changelog was written before that snapshot, and does not name it. Damage behind
+    the header is seen by the shim, which asks for a listing.
+    """
+    writer = objects.provider(spark_format)
+    writer.open(0)
+    for _ in range(3):
+        writer.commit()
+    writer.snapshot()
+    state = writer.state
+    reader = objects.provider(spark_format)
+    assert opened(reader, writer) == state
+    assert reader.plan["snapshot_version"] == 0 and not reader.plan["listed"]
+    if not asks:
+        other, name = (
+            next(n for n in writer.stored(".changelog") if n.startswith(v)) for v in ("1", "2")
+        )
+        writer.replace_stored(name, writer.read_stored(other))
+    named = writer.id if spark_format == 2 else None
+    assert reader.open(3, named, listed=asks) == state
+    assert reader.plan["snapshot_version"] == 3 and reader.plan["listed"]
+
+
 def newest_sst(provider: Provider) -> str:
     """Return the SST that only the snapshot of version 4 names."""
     from millpond.format.manifest import decode_manifest

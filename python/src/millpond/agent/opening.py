@@ -48,6 +48,7 @@ def open_store(
     excluded: tuple[str, ...] = (),
     load_empty: bool = False,
     snapshot: VersionId | None = None,
+    listed: bool = False,
 ) -> dict[str, object]:
     """Plan the restore of a version and bring its RocksDB files here.
 
@@ -55,6 +56,7 @@ def open_store(
         excluded: names of manifests whose files the store found damaged.
         load_empty: position an empty state at the version, instead of restoring one.
         snapshot: begin with this snapshot and no other; None: with the newest usable one.
+        listed: list the store's files first: a file that the last plan named proved damaged.
     Returns: the restore plan of the protocol.
     Raises: MillpondError: of the kinds that docs/design/0001-planes-and-protocol.md names for
         `open`.
@@ -64,10 +66,10 @@ def open_store(
         for name in excluded
     }
     arguments = _Arguments(target, local_dir, generation, load_empty, snapshot)
-    if context.directory is None and not excluded and snapshot is None:
+    if context.directory is None and not (excluded or listed) and snapshot is None:
         try:
             return _open(context, context.unlisted_files(local_dir), rejections, arguments)
-        except NeedsListing as e:
+        except (NeedsListing, FormatError) as e:
             log.info("store %s: listing it, because %s", context.store, e)
     files = context.new_files()
     listing = files.refresh()
@@ -294,6 +296,7 @@ def _answer(
         "id": plan.target.id,
         "db": db,
         "changelogs": changelogs,
+        "listed": files.is_listed,
         "snapshot_version": plan.base.version if plan.manifest is not None else 0,
         "lineage_base": plan.base.version,
         "lineage": list(plan.lineage),

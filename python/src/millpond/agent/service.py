@@ -204,6 +204,7 @@ class AgentService:
                 excluded=excluded,
                 load_empty=load_empty,
                 snapshot=snapshot,
+                listed=request.get("listed") is True,
             )
 
     def _change_feed(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -104,6 +104,7 @@ private[millpond] object Loader extends Logging {
             }
             val names = r.putArray("excluded")
             excluded.foreach(names.add)
+            if (surprises.contains(DamagedChangelog)) r.put("listed", true)
           }
         catch {
           // no other snapshot serves: the next try may choose among all again
@@ -161,6 +162,8 @@ private[millpond] object Loader extends Logging {
   private val Damage = Set("SST_DAMAGED", "SST_MISSING", "MANIFEST_DAMAGED", "FORMAT_DAMAGED",
     "CHANGELOG_DAMAGED", "CHANGELOG_MISSING")
 
+  private val DamagedChangelog = "CHANGELOG_DAMAGED"
+
   /** Errors that say that the changelogs between do not serve. */
   private val Unfollowable =
     Damage ++ Set("CHANGELOG_REPLACED", "LOCAL_FILES_LOST", "VERSION_NOT_FOUND", "VERSION_EXPIRED")
@@ -201,6 +204,12 @@ private[millpond] object Loader extends Logging {
     catch {
       case e: MillpondException if e.kind == "CHANGELOG_REPLACED" && surprises.add(e.kind) =>
         logInfo(s"store ${engine.context.label} is loaded again: ${e.getMessage}")
+        return false
+      // without a listing the agent sees no snapshot that is newer than the last changelog: with it
+      // nobody may need this one
+      case e: MillpondException
+        if e.kind == DamagedChangelog && !plan.get("listed").asBoolean && surprises.add(e.kind) =>
+        logWarning(s"store ${engine.context.label} is loaded again: ${e.getMessage}")
         return false
       // a list that grew is read from the snapshot's files
       case e: MillpondException if e.kind == "SST_DAMAGED" && engine.manifests.exclude() =>
