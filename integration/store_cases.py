@@ -32,6 +32,7 @@ def open_provider(
     store: str = "default",
     conf: Mapping[str, Any] | None = None,
     run_id: str | None = None,
+    hadoop: Mapping[str, str] | None = None,
 ) -> Provider:
     """Return a provider over `checkpoint`. Make the Spark checkpoint if it is absent."""
     root = checkpoint / "state"
@@ -68,6 +69,7 @@ def open_provider(
         partition=partition,
         store=store,
         run_id=run_id,
+        hadoop=hadoop,
     )
 
 

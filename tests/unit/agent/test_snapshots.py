@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 
 import pytest
@@ -10,6 +11,7 @@ from millpond.agent.service import AgentService
 from millpond.errors import ErrorKind
 from millpond.format.manifest import decode_manifest
 from millpond.model.ids import VersionId
+from millpond.storage import LocalStorage
 from tests.agent_driver import CallError, Provider
 
 MakeProvider = Callable[..., Provider]
@@ -168,3 +170,24 @@ def test_unscalable_is_kept_in_the_manifest(make: MakeProvider) -> None:
     manifest = decode_manifest((provider.directory / "1.manifest").read_bytes())
     assert (manifest.key_groups.scalable, manifest.key_groups.reason) == (False, "why")
     assert manifest.slots == ((128, 256),)
+
+
+def test_a_snapshot_stands_although_the_folder_of_its_load_is_gone(
+    make: MakeProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two loads may have come while its files were on their way."""
+    provider = make()
+    provider.open(0)
+    provider.commit()
+    provider.flush()
+    directory, files = provider.rocksdb_checkpoint()
+    links = directory.rename(provider.local_dir / directory.name)
+    put_file = LocalStorage.put_file
+
+    def slow(storage: LocalStorage, key: str, path: str, **how: bool) -> None:
+        put_file(storage, key, path, **how)
+        shutil.rmtree(provider.generation_dir)
+
+    monkeypatch.setattr(LocalStorage, "put_file", slow)
+    assert provider.publish(links, files)["new_files"] == 1
+    assert make().open(1) == provider.state

@@ -18,7 +18,7 @@ from typing import Any
 from millpond.errors import ErrorKind, FormatError, MillpondError
 from millpond.format.manifest import SstRef
 from millpond.model.json_fields import JsonFields
-from millpond.storage.local import translate
+from millpond.storage.local import translate_restored
 
 log = logging.getLogger(__name__)
 
@@ -76,7 +76,7 @@ def load(local_dir: str) -> dict[FileIdentity, LocalSst]:
 
 
 def save(local_dir: str, ssts: Iterable[LocalSst]) -> None:
-    """Replace the file. Raises: UnavailableError: LOCAL_DISK_FULL."""
+    """Replace the file. Raises: UnavailableError: LOCAL_DISK_FULL, LOCAL_FILES_LOST."""
     path = os.path.join(local_dir, FILE_NAME)
     temporary = path + ".new"
     try:
@@ -84,7 +84,7 @@ def save(local_dir: str, ssts: Iterable[LocalSst]) -> None:
             json.dump({"ssts": [_to_json(sst) for sst in ssts]}, file, separators=(",", ":"))
         os.replace(temporary, path)
     except OSError as e:
-        raise translate(e, f"writing {path}", local=True) from e
+        raise translate_restored(e, f"writing {path}") from e
 
 
 def _to_json(sst: LocalSst) -> dict[str, Any]:

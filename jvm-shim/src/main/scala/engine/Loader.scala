@@ -9,7 +9,7 @@ import scala.util.control.NonFatal
 import com.fasterxml.jackson.databind.JsonNode
 
 import org.apache.spark.internal.Logging
-import org.apache.spark.sql.millpond.base.{LocalDirs, MillpondError, MillpondException, Seams}
+import org.apache.spark.sql.millpond.base.{MillpondError, MillpondException, Seams}
 import org.apache.spark.sql.millpond.disk.Composer
 import org.apache.spark.sql.millpond.rows.{KeyCount, KeyGroups, StoreLayout}
 
@@ -123,15 +123,12 @@ private[millpond] object Loader extends Logging {
 
   /** Delete what the loads before this one left. The files of the disk tier go at once, since the
     * space for two is seldom there: `unload` has closed the tier and all that read from it, and a
-    * snapshot on its way has links of its own. What else is in the folder may still be sent, or
-    * read by a change feed, so it goes with the next load. So does what a fetch writes that nobody
-    * waits for any more. Callers hold no lock. */
+    * snapshot on its way has links of its own. So does what a fetch has written that failed, or
+    * that nobody waits for: without its folder it ends. What else is in the folder may still be
+    * read by a change feed, so it goes with the next load. Callers hold no lock. */
   private def dropBefore(engine: StoreEngine, generation: Int): Unit = {
-    LocalDirs.delete(new File(engine.context.localDir, s"g${generation - 2}"))
-    val last = new File(engine.context.localDir, s"g${generation - 1}")
-    Option(last.listFiles).foreach(_.filter { file =>
-      file.getName.startsWith("db-") && !file.getName.endsWith(".unfinished")
-    }.foreach(LocalDirs.delete))
+    engine.context.dropGenerations(generation - 2)
+    engine.context.dropDatabases(generation - 1)
   }
 
   /** Work on the store under both locks, if the session still has it. */

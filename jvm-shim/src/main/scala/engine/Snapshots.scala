@@ -195,8 +195,8 @@ private[millpond] final class Snapshots(store: StoreView, spilledVersion: () => 
   private def checkpoint(composed: Boolean): Prepared = {
     Seams.at("snapshot.checkpoint")
     val generation = status.generation
-    val dir =
-      new File(store.context.generationDir(generation), s"snapshot-${java.util.UUID.randomUUID}")
+    // not in the folder of the generation: an upload may take longer than the next two loads
+    val dir = new File(store.context.localDir, s"snapshot-${java.util.UUID.randomUUID}")
     val families = Json.obj()
     val (now, layout) = store.synchronized {
       // a batch may have begun since the flush

@@ -115,6 +115,18 @@ final class StoreContext(val storeId: StateStoreId, val conf: StateStoreConf,
 
   private def folderOf(generation: Int) = new File(localDir, s"g$generation")
 
+  /** Delete the databases of a generation, which is over. */
+  private[engine] def dropDatabases(generation: Int): Unit =
+    Option(folderOf(generation).listFiles).foreach(_.filter(_.getName.startsWith("db-")).foreach(
+        LocalDirs.delete))
+
+  /** Delete the folders of the generations up to one. A call for an older one may have made its
+    * folder anew. */
+  private[engine] def dropGenerations(last: Int): Unit =
+    Option(localDir.listFiles).foreach(_.filter { folder =>
+      folder.getName.startsWith("g") && folder.getName.drop(1).toIntOption.exists(_ <= last)
+    }.foreach(LocalDirs.delete))
+
   def generationDir(generation: Int): File = {
     val dir = folderOf(generation)
     if (!dir.isDirectory && !dir.mkdirs())

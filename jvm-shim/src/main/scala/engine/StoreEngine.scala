@@ -423,8 +423,14 @@ final class StoreEngine(val context: StoreContext, follows: Boolean = false) ext
   /** The same, unless somebody works on the disk tier. Returns whether it is done. */
   private[engine] def giveUpIfFree(): Boolean = diskLock.ifFree(dropUnlessHeld())
 
-  private def dropUnlessHeld(): Unit = synchronized {
-    if (holder == null && !status.isClosed) { unload(); takeShare(false) }
+  private def dropUnlessHeld(): Unit = {
+    val dropped = synchronized {
+      val isUnused = holder == null && !status.isClosed
+      if (isUnused) { unload(); takeShare(false) }
+      isUnused
+    }
+    // the disk may have no room for those of two runs
+    if (dropped) context.dropDatabases(status.generation)
   }
 
   /** A snapshot is in storage. Callers hold the monitor. */

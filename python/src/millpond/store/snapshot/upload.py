@@ -24,7 +24,7 @@ from millpond.format.layout import check_rocksdb_manifest_name
 from millpond.format.manifest import Manifest, ParentSnapshot, SstRef
 from millpond.model.ids import StoreId, VersionId
 from millpond.model.json_fields import ColumnFamily, KeyGroupsInfo
-from millpond.storage.local import translate
+from millpond.storage.local import translate_restored
 from millpond.store.collection import announcements
 from millpond.store.files import StoreFiles
 from millpond.store.local_ssts import FileIdentity, LocalSst, identify
@@ -195,7 +195,7 @@ def read_rocksdb_manifest(db_checkpoint: str) -> tuple[str, bytes]:
             f"{db_checkpoint} is no RocksDB checkpoint: {e}", kind=ErrorKind.INVALID_ARGUMENT
         ) from e
     except OSError as e:
-        raise translate(e, f"reading {db_checkpoint}", local=True) from e
+        raise translate_restored(e, f"reading {db_checkpoint}") from e
 
 
 def _identities(request: SnapshotRequest) -> dict[str, FileIdentity]:
@@ -207,7 +207,7 @@ def _identities(request: SnapshotRequest) -> dict[str, FileIdentity]:
         except FileNotFoundError as e:
             raise InvalidInputError(f"{path} is not there, and the snapshot names it") from e
         except OSError as e:
-            raise translate(e, f"reading {path}", local=True) from e
+            raise translate_restored(e, f"reading {path}") from e
         if identity.size_bytes != file.size_bytes:
             raise InvalidInputError(
                 f"{path} has {identity.size_bytes} bytes, the snapshot says {file.size_bytes}"
@@ -273,7 +273,7 @@ def _upload(
     try:
         crc32 = file_crc32(path)
     except OSError as e:
-        raise translate(e, f"reading {path}", local=True) from e
+        raise translate_restored(e, f"reading {path}") from e
     name = layout.new_sst_name()
     files.storage.put_file(layout.store_key(files.store, name), path, if_absent=True, link=True)
     ref = describe(file, name, crc32)
