@@ -22,6 +22,7 @@ from integration.harness import (
     short_conf,
 )
 from integration.jvm import MILLPOND
+from integration.store_cases import PLAIN, open_provider, write
 from integration.store_model import write_spark_metadata
 from millpond.format import layout
 from millpond.format.format_file import decode_format, encode_format
@@ -311,6 +312,42 @@ def test_lists_of_values_survive_a_spill(harness: Harness, tmp_path: Path) -> No
     assert {i: values(read, i) for i in lists} == lists
     read.release()
     second.close()
+
+
+def test_a_large_family_is_dropped_within_the_budget(harness: Harness, tmp_path: Path) -> None:
+    """Each of its rows on disk becomes a delete in memory, which would take several times as much.
+
+    The rows of the other family stay.
+    """
+    conf = {"millpond.memory.budget": "1m", "millpond.restore.warmUp": "false"}
+    families = {"dropped": PLAIN, "kept": PLAIN}
+    kept = [([f"kept {i}", i], ["x"]) for i in range(100)]
+    provider = open_provider(harness, tmp_path, conf=conf)
+    store = write(provider, 0, families)
+    store.put_many([([f"dropped {i}", i], ["x"]) for i in range(60_000)], cf="dropped")
+    store.put_many(kept, cf="kept")
+    store.commit()
+    provider.close()
+    provider = open_provider(harness, tmp_path, conf=conf)
+    for _ in range(2):  # as if the task had failed
+        store = write(provider, 1, families)
+        store.put(["dropped in this batch", 1], ["x"], cf="dropped")
+        assert store.remove_cf("dropped")
+        assert store.metrics()["memory_bytes"] < 4 << 20
+        store.abort()
+    store = write(provider, 1, families)
+    assert store.remove_cf("dropped")
+    store.commit()
+    provider.snapshot()
+    for reopens in (False, True):
+        if reopens:
+            provider.close()
+            provider = open_provider(harness, tmp_path, conf=conf)
+        store = write(provider, 2, families)
+        assert store.scan(cf="dropped") == []
+        assert sorted(store.scan(cf="kept")) == sorted(kept)
+        store.abort()
+    provider.close()
 
 
 def test_eviction_keeps_to_the_budget_and_loses_nothing(bench: Bench) -> None:

@@ -35,8 +35,10 @@ private[millpond] object KeyRange {
 /** Walks the rows of one family in the disk tier. Keys are slot-major there, so a family
   * is one run per slot.
   *
-  * @param slot the only slot that leads rows of the range, -1 if there may be several */
-private[millpond] final class DiskCursor(scan: DiskScan, f: Family, slot: Int, range: KeyRange) {
+  * @param slot the only slot that leads rows of the range, -1 if there may be several
+  * @param behind begin behind this physical key of the family; null: at its first */
+private[millpond] final class DiskCursor(scan: DiskScan, f: Family, slot: Int, range: KeyRange,
+    behind: Array[Byte] = null) {
   private val lead = 4 + f.keyLead
   private var begun = false
 
@@ -53,7 +55,12 @@ private[millpond] final class DiskCursor(scan: DiskScan, f: Family, slot: Int, r
 
   /** The next physical key of the range, or null. Its value is `value` until the next call. */
   def next(): Array[Byte] = {
-    if (begun) scan.next() else { begun = true; scan.seek(target(math.max(0, slot))) }
+    if (begun) scan.next()
+    else {
+      begun = true
+      scan.seek(if (behind == null) target(math.max(0, slot))
+      else java.util.Arrays.copyOf(behind, behind.length + 1))
+    }
     while (scan.isValid) {
       val key = scan.key
       val keySlot = ((key(0) & 0xFF) << 8) | (key(1) & 0xFF)

@@ -1,7 +1,7 @@
 package org.apache.spark.sql.millpond.engine
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
-import org.apache.spark.sql.millpond.base.{MillpondError, MillpondException}
+import org.apache.spark.sql.millpond.base.{MillpondError, MillpondException, Seams}
 import org.apache.spark.sql.millpond.disk.{DiskCursor, KeyRange}
 import org.apache.spark.sql.millpond.memory.Bytes
 import org.apache.spark.sql.millpond.rows.{Age, Family, FamilyCodec, GrowingKey}
@@ -226,45 +226,78 @@ private[millpond] final class Rows(engine: StoreEngine) {
     )
   }
 
-  /** Delete all rows of a family. Callers hold the monitor. */
-  def erase(f: Family): Unit = {
-    val table = f.table
-    val cursor = if (table.complete) null
-    else new DiskCursor(engine.diskRows(readAhead = true), f, -1, KeyRange.Whole)
-    def erase(
-        base: AnyRef, offset: Long, length: Int, hash: Int, found: Long, slot: => Int): Unit = {
-      val rowSlot = if (found == 0L) slot else table.slotOf(found)
-      table.write(base, offset, length, hash, found, rowSlot, f.prefixLength(base, offset), null,
-        0L, -1)
-      count(f, before = true, after = false, known = true, rowSlot)
+  /** Delete all rows of a family; those of the disk tier some at a time: the batch may have no room
+    * for so many deletes, and moves them to disk. Meanwhile the warm-up may bring rows into memory.
+    * Callers hold no lock. */
+  def erase(session: Session, f: Family): Unit = {
+    var last = engine.synchronized {
+      engine.checkWritable(session)
+      val complete = f.table.complete
+      eraseMemory(f)
+      if (complete) null else eraseDisk(f, null)
     }
+    while (last != null) {
+      if (engine.budget.isExceeded) engine.pressure.afterWrite()
+      last = engine.synchronized {
+        engine.checkWritable(session)
+        eraseDisk(f, last)
+      }
+    }
+  }
+
+  private def eraseMemory(f: Family): Unit = {
+    val table = f.table
     table.beginScan()
     try {
       val records = table.all()
       var record = records.next()
       while (record != 0L) {
-        val length = table.keyLength(record)
-        if (table.isPresent(record))
-          erase(null, table.keyAddress(record), length,
-            Bytes.hash(null, table.keyAddress(record), length), record, 0)
+        if (table.isPresent(record)) {
+          val key = table.keyAddress(record)
+          val length = table.keyLength(record)
+          eraseRow(f, null, key, length, Bytes.hash(null, key, length), record,
+            table.slotOf(record))
+        }
         record = records.next()
       }
-      def nextOnDisk(): Array[Byte] =
-        try cursor.next()
-        catch { case e: MillpondException => throw engine.distrust(e) }
-      var key = if (cursor == null) null else nextOnDisk()
-      while (key != null) {
+    } finally table.endScan()
+  }
+
+  /** @param behind the key of the disk tier with which the call before ended; null: it is the first
+    * @return the key with which this one ended; null: there are no more */
+  private def eraseDisk(f: Family, behind: Array[Byte]): Array[Byte] = {
+    val cursor =
+      new DiskCursor(engine.diskRows(readAhead = true), f, -1, KeyRange.Whole, behind)
+    try {
+      var left = Seams.stretch("erase.rows", Rows.ErasedTogether)
+      var last: Array[Byte] = null
+      var key = cursor.next()
+      while (key != null && left > 0) {
         val at = Bytes.ArrayOffset + 4L + f.keyLead
         val length = key.length - f.keyExtra
         val hash = Bytes.hash(key, at, length)
-        // the loop above erased the rows that memory has
-        if (table.find(key, at, length, hash) == 0L)
-          erase(key, at, length, hash, 0L, f.shape.slotIn(key, 0, key.length))
-        key = nextOnDisk()
+        val found = f.table.find(key, at, length, hash)
+        if (found == 0L || f.table.isPresent(found))
+          eraseRow(f, key, at, length, hash, found, f.shape.slotIn(key, 0, key.length))
+        left -= 1
+        last = key
+        key = cursor.next()
       }
-    } finally {
-      table.endScan()
-      if (cursor != null) cursor.close()
-    }
+      if (key == null) null else last
+    } catch { case e: MillpondException => throw engine.distrust(e) }
+    finally cursor.close()
   }
+
+  private def eraseRow(f: Family, base: AnyRef, offset: Long, length: Int, hash: Int, found: Long,
+      slot: Int): Unit = {
+    f.table.write(base, offset, length, hash, found, slot, f.prefixLength(base, offset), null, 0L,
+      -1)
+    count(f, before = true, after = false, known = true, slot)
+    engine.batchLog.afterWrite(f)
+  }
+}
+
+private object Rows {
+  // of the disk tier, under one lock
+  private val ErasedTogether = 16384L
 }

@@ -198,14 +198,19 @@ final class StoreEngine(val context: StoreContext, follows: Boolean = false) ext
   /** Delete all rows of a family. The store forgets the family once its deletes are on disk. False
     * if there is none. The family may be unregistered: a query that only drops a state variable
     * does not know its schema. */
-  def removeFamily(session: Session, name: String): Boolean = synchronized {
-    checkWritable(session)
-    val f = families.get(name)
+  def removeFamily(session: Session, name: String): Boolean = {
+    val f = synchronized {
+      checkWritable(session)
+      families.get(name)
+    }
     if (f == null || f.removed || !f.exists) false
     else {
-      rows.erase(f)
-      f.remove()
-      batch.familyChanged()
+      rows.erase(session, f)
+      synchronized {
+        checkWritable(session)
+        f.remove()
+        batch.familyChanged()
+      }
       true
     }
   }

@@ -121,11 +121,12 @@ private[provider] final class ColumnFamilies(engine: StoreEngine, context: Store
   def remove(session: Session, name: String): Boolean = {
     requireFamilies("remove_col_family")
     checkName("remove_col_family", name, internal = false)
-    engine.synchronized {
-      val existed = engine.removeFamily(session, name)
-      if (existed) definitions.remove(name)
-      existed
+    val existed = engine.removeFamily(session, name)
+    if (existed) engine.synchronized {
+      engine.checkHeld(session)
+      definitions.remove(name): Unit
     }
+    existed
   }
 
   private def requireFamilies(operation: String): Unit = if (!usesFamilies)
