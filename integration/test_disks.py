@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import resource
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,6 +21,7 @@ from integration.harness import (
     providers_to_test,
 )
 from integration.jvm import MILLPOND
+from integration.store_cases import open_small
 from integration.store_model import canon
 from tests.s3_server import s3_server
 
@@ -176,3 +178,32 @@ def test_checkpoint_below_a_regular_file(harness: Harness, tmp_path: Path) -> No
     scene.refuses(
         0, "STORAGE_UNAVAILABLE", "STORAGE_DENIED", "OBJECT_NOT_FOUND", "NOT_A_CHECKPOINT"
     )
+
+
+def test_too_many_open_files(harness: Harness, tmp_path: Path) -> None:
+    """Java tells of a file that is not there, and RocksDB of an error like any other. So a
+    changelog seemed to be missing, or Millpond to have a bug.
+    """
+    provider = open_small(harness, tmp_path / "checkpoint", "256k")
+    layers = [Numbered(20_000, "one", 40), Numbered(20_000, "two", 40)]
+    store = provider.store(0)
+    store.put_numbered(layers[0])
+    store.commit()
+    with pytest.raises(ProviderError):
+        provider.store(9)  # the harness loads what it needs to tell of an error
+    store = provider.store(1)
+    most = resource.prlimit(harness.pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(harness.pid, resource.RLIMIT_NOFILE, (32, most[1]))
+    try:
+        with pytest.raises(ProviderError) as caught:
+            store.put_numbered(layers[1])
+    finally:
+        resource.prlimit(harness.pid, resource.RLIMIT_NOFILE, most)
+    assert "[MILLPOND_STORAGE_UNAVAILABLE]" in caught.value.text, caught.value.text
+    assert "ulimit -n" in caught.value.text
+    store.abort()
+    store = provider.store(1)
+    store.put_numbered(layers[1])
+    store.commit()
+    assert provider.read_store(2).check_numbered(layers) == 20_000
+    provider.close()

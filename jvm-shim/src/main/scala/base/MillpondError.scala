@@ -27,6 +27,14 @@ object MillpondError {
   def memoryExhausted(bytes: Long, cause: Throwable): MillpondException =
     of("MEMORY_EXHAUSTED", s"the operating system refused $bytes bytes of native memory for state",
       cause = cause)
+  /** Java tells some of these errors as that of a file that is not there. */
+  def isOutOfFiles(e: Throwable): Boolean =
+    String.valueOf(e.getMessage).contains("Too many open files")
+  def outOfFiles(what: String, e: Throwable): MillpondException =
+    of("STORAGE_UNAVAILABLE", s"$what: ${e.getMessage}.",
+      hint = "This executor has too many open files. Raise the limit that `ulimit -n` shows for " +
+        "it, then restart the query.",
+      cause = e)
   def changelogDamaged(path: String, why: String): MillpondException =
     of("CHANGELOG_DAMAGED", s"the changelog $path is damaged: $why.")
   def changelogMissing(path: String, cause: Throwable): MillpondException =

@@ -62,7 +62,11 @@ final class ChangelogReader(path: String) {
 
   private def openFile(): RandomAccessFile =
     try new RandomAccessFile(path, "r")
-    catch { case e: java.io.FileNotFoundException => throw MillpondError.changelogMissing(path, e) }
+    catch {
+      case e: java.io.FileNotFoundException if MillpondError.isOutOfFiles(e) =>
+        throw MillpondError.outOfFiles(s"the changelog $path cannot be opened", e)
+      case e: java.io.FileNotFoundException => throw MillpondError.changelogMissing(path, e)
+    }
 
   private def whole[T](action: => T): T =
     try action

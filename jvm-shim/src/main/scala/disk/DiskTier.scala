@@ -395,10 +395,11 @@ object DiskTier {
       case _ => false
     })
     val kind =
-      if (text.contains("No space left")) "LOCAL_DISK_FULL"
+      if (text.contains("No space left") || text.contains("quota exceeded")) "LOCAL_DISK_FULL"
       else if (text.contains("No such file or directory")) "LOCAL_FILES_LOST"
       else if (corrupt) "SST_DAMAGED"
       else "INTERNAL"
-    MillpondError.of(kind, s"$what: $text", cause = e)
+    if (MillpondError.isOutOfFiles(e)) MillpondError.outOfFiles(what, e)
+    else MillpondError.of(kind, s"$what: $text", cause = e)
   }
 }

@@ -63,7 +63,8 @@ private object LiveFiles {
         done = true
       } finally if (!done) LocalDirs.delete(target)
     } catch {
-      case e @ (_: NoSuchFileException | _: FileNotFoundException) =>
+      case e @ (_: NoSuchFileException | _: FileNotFoundException)
+        if !MillpondError.isOutOfFiles(e) =>
         throw MillpondError.of("LOCAL_FILES_LOST",
           s"the files of the local RocksDB $dir were deleted: $e", cause = e)
       case e: IOException =>

@@ -66,8 +66,8 @@ private[disk] final class SstCursor(run: SortedRun, whereIs: IndexedSst => File)
     val path = whereIs(run.files(file))
     if (path != null)
       try window = new SstWindow(path)
-      // a compaction has replaced it; nothing else has its name
-      catch { case e: MillpondException if e.kind == "LOCAL_FILES_LOST" => window = null }
+      // a compaction has replaced it, and nothing else has its name; or too many files are open
+      catch { case _: MillpondException => window = null }
   }
 
   private def load(n: Int): Unit = {

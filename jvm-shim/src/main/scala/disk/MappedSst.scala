@@ -8,7 +8,7 @@ import java.nio.file.attribute.BasicFileAttributes
 
 import scala.collection.mutable
 
-import org.apache.spark.sql.millpond.base.{MillpondError, SparkCompatibility}
+import org.apache.spark.sql.millpond.base.{MillpondError, MillpondException, SparkCompatibility}
 import org.apache.spark.sql.millpond.memory.Bytes
 import org.apache.spark.storage.StorageUtils
 import org.apache.spark.unsafe.Platform
@@ -192,6 +192,9 @@ private[disk] object MappedSst {
 
   private def text(value: Array[Byte]): String = new String(value, StandardCharsets.UTF_8)
 
-  def lost(file: File, e: IOException) =
-    MillpondError.of("LOCAL_FILES_LOST", s"the sorted file $file cannot be read: $e", cause = e)
+  def lost(file: File, e: IOException): MillpondException =
+    if (MillpondError.isOutOfFiles(e))
+      MillpondError.outOfFiles(s"the sorted file $file cannot be opened", e)
+    else
+      MillpondError.of("LOCAL_FILES_LOST", s"the sorted file $file cannot be read: $e", cause = e)
 }
