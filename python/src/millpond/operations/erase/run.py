@@ -51,8 +51,8 @@ def erase(
             hint="Name all places from which the key is to go.",
         )
     with ExitStack() as until_end:
-        # All are read before any is changed.
-        roots = dict.fromkeys(map(root_of, paths))  # a place is held once, however often it is named
+        # All are read before any is changed. A place is held once, however often it is named.
+        roots = dict.fromkeys(map(root_of, paths))
         opened = [open_place(root, until_end, dry_run=dry_run) for root in roots]
         work = []
         for place in opened:
