@@ -151,7 +151,7 @@ def test_a_place_that_is_named_twice_is_one(tmp_path: Path) -> None:
     built = RowsBuilder(tmp_path / "query").build(snapshots=())
     saved = tmp_path / "saved"
     savepoint.create(built.root, saved)
-    twice = [built.root, saved, f"{saved}/", str(built.root)]
+    twice: list[str | Path] = [built.root, saved, f"{saved}/", str(built.root)]
     done = millpond.erase(twice, key={"k": 1}).places
     assert [place.rows for place in done] == [1, 1]
 
