@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from millpond.format import layout
-from millpond.local.scratch import lock, remove_abandoned, scratch_directory
+from millpond.local.scratch import make_locked, remove_abandoned, scratch_directory
 from millpond.storage import LocalStorage, Storage
 from millpond.storage.local import translate
 
@@ -35,15 +35,13 @@ def staging(storage: Storage) -> Iterator[str]:
         with scratch_directory("rescale") as directory:
             yield directory
         return
+    parent = os.path.join(storage.root, layout.MILLPOND_DIR)
     try:
-        directory = tempfile.mkdtemp(
-            prefix=_STAGING, dir=os.path.join(storage.root, layout.MILLPOND_DIR)
-        )
+        directory, locked = make_locked(lambda: tempfile.mkdtemp(prefix=_STAGING, dir=parent))
     except OSError as e:
         raise translate(e, f"writing to {storage.root}") from e
-    descriptor = lock(directory)
     try:
         yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)  # the next rehash removes what is left
-        os.close(descriptor)
+        os.close(locked)
