@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import ExitStack
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 from millpond.errors import ErrorKind, InvalidInputError, MillpondError, NotFoundError, error
 from millpond.format import layout
@@ -48,8 +48,7 @@ class Place:
     """A place, as it is before anything changes.
 
     index: of a savepoint; None: a Spark checkpoint. images: of the retained batches, ascending.
-    journal: of an erasure that did not end. hold: of a place that is to change. unfinished: keys of
-    files that killed processes were writing, by operator.
+    journal: of an erasure that did not end. hold: of a place that is to change.
     """
 
     storage: Storage
@@ -58,7 +57,6 @@ class Place:
     images: tuple[Image, ...]
     journal: Journal | None
     hold: Hold | None = None
-    unfinished: Mapping[int, Sequence[str]] = field(default_factory=dict)
 
     @property
     def image(self) -> Image:
@@ -130,17 +128,8 @@ def _checkpoint(
     journal: Journal | None,
     hold: Hold | None,
 ) -> Place:
-    unfinished: dict[int, list[str]] = {}
-    for store, listing in listings(storage).items():
-        unfinished.setdefault(store.operator, []).extend(info.key for info in listing.staging)
     return Place(
-        storage=storage,
-        path=root,
-        index=None,
-        images=tuple(images),
-        journal=journal,
-        hold=hold,
-        unfinished=unfinished,
+        storage=storage, path=root, index=None, images=tuple(images), journal=journal, hold=hold
     )
 
 
@@ -214,6 +203,18 @@ def listings(storage: Storage) -> dict[StoreId, Listing]:
             listing = found.setdefault(parsed.store, Listing())
             add_to_listing(listing, parsed, info, parsed.store)
     return found
+
+
+def unfinished(place: Place, operator: int) -> list[str]:
+    """Return the keys of files that killed processes were writing to an operator's stores."""
+    if place.index is not None:
+        return []
+    return [
+        info.key
+        for store, listing in listings(place.storage).items()
+        if store.operator == operator
+        for info in listing.staging
+    ]
 
 
 def search(place: Place, matcher: Matcher, found: Found) -> set[StoreId]:

@@ -23,6 +23,7 @@ from millpond.operations.erase.places import (
     plan_place,
     replaced,
     search,
+    unfinished,
 )
 from millpond.operations.erase.proof import Search, check_gone, digest, prove
 from millpond.operations.erase.report import ErasedPlace, EraseReport, Proof
@@ -88,7 +89,7 @@ def _erase(
     if not dry_run:
         _check(place)
         # They may hold the key, and nobody can read them.
-        place.storage.delete(place.unfinished.get(matcher.operator, ()))
+        place.storage.delete(unfinished(place, matcher.operator))
         if journal.stores:
             if place.journal is None:
                 begin(place, journal)
