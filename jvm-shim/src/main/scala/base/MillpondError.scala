@@ -30,8 +30,10 @@ object MillpondError {
   /** Java tells some of these errors as that of a file that is not there. */
   def isOutOfFiles(e: Throwable): Boolean =
     String.valueOf(e.getMessage).contains("Too many open files")
-  def outOfFiles(what: String, e: Throwable): MillpondException =
-    of("STORAGE_UNAVAILABLE", s"$what: ${e.getMessage}.",
+  /** An error of a file: of this kind, unless too many files are open. */
+  def ofFile(kind: String, message: String, e: Throwable): MillpondException =
+    if (!isOutOfFiles(e)) of(kind, message, cause = e)
+    else of("STORAGE_UNAVAILABLE", message,
       hint = "This executor has too many open files. Raise the limit that `ulimit -n` shows for " +
         "it, then restart the query.",
       cause = e)

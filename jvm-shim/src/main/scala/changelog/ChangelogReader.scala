@@ -64,7 +64,8 @@ final class ChangelogReader(path: String) {
     try new RandomAccessFile(path, "r")
     catch {
       case e: java.io.FileNotFoundException if MillpondError.isOutOfFiles(e) =>
-        throw MillpondError.outOfFiles(s"the changelog $path cannot be opened", e)
+        throw MillpondError.ofFile("STORAGE_UNAVAILABLE",
+          s"the changelog $path cannot be opened: ${e.getMessage}.", e)
       case e: java.io.FileNotFoundException => throw MillpondError.changelogMissing(path, e)
     }
 

@@ -399,7 +399,6 @@ object DiskTier {
       else if (text.contains("No such file or directory")) "LOCAL_FILES_LOST"
       else if (corrupt) "SST_DAMAGED"
       else "INTERNAL"
-    if (MillpondError.isOutOfFiles(e)) MillpondError.outOfFiles(what, e)
-    else MillpondError.of(kind, s"$what: $text", cause = e)
+    MillpondError.ofFile(kind, s"$what: $text", e)
   }
 }

@@ -193,8 +193,5 @@ private[disk] object MappedSst {
   private def text(value: Array[Byte]): String = new String(value, StandardCharsets.UTF_8)
 
   def lost(file: File, e: IOException): MillpondException =
-    if (MillpondError.isOutOfFiles(e))
-      MillpondError.outOfFiles(s"the sorted file $file cannot be opened", e)
-    else
-      MillpondError.of("LOCAL_FILES_LOST", s"the sorted file $file cannot be read: $e", cause = e)
+    MillpondError.ofFile("LOCAL_FILES_LOST", s"the sorted file $file cannot be read: $e", e)
 }

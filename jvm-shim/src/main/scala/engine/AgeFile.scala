@@ -83,12 +83,9 @@ private[engine] final class AgeFile(private val file: File) {
     } catch { case e: IOException => throw failed(e) }
 
   private def failed(e: IOException): MillpondException = {
-    val what = s"the file $file with ages of rows cannot be used"
     val isLost = !file.getParentFile.isDirectory || written > 0L && !file.isFile
-    if (MillpondError.isOutOfFiles(e)) MillpondError.outOfFiles(what, e)
-    else MillpondError.of(if (isLost) "LOCAL_FILES_LOST" else "LOCAL_DISK_FULL",
-      s"$what: ${e.getMessage}.",
-      cause = e)
+    MillpondError.ofFile(if (isLost) "LOCAL_FILES_LOST" else "LOCAL_DISK_FULL",
+      s"the file $file with ages of rows cannot be used: ${e.getMessage}.", e)
   }
 
   /** All keys, in the order in which they came. Nobody adds meanwhile. */

@@ -343,8 +343,6 @@ private[engine] object BatchLog {
       if (isCopy) "LOCAL_DISK_FULL" else "STORAGE_FULL"
     else if (text.contains("ermission denied") || text.contains("Read-only")) "STORAGE_DENIED"
     else "STORAGE_UNAVAILABLE"
-    val what = s"the changelog $file cannot be written"
-    if (MillpondError.isOutOfFiles(e)) MillpondError.outOfFiles(what, e)
-    else MillpondError.of(kind, s"$what: $text.", cause = e)
+    MillpondError.ofFile(kind, s"the changelog $file cannot be written: $text.", e)
   }
 }
