@@ -221,6 +221,10 @@ class Harness:
         """Wait for a command of `begin`. Return its result, or raise its error."""
         return self.call("join", name=name)
 
+    def waits(self, name: str) -> bool:
+        """Return whether the thread of a command of `begin` waits for another one."""
+        return bool(self.call("waits", name=name))
+
     def kill_task(self, task: str) -> None:
         """Ask the task attempt to end, as Spark does when it kills one."""
         self.call("kill_task", task=task)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,6 +16,8 @@ from integration.provider import Commit, Provider, Store
 from integration.store_cases import PLAIN, open_provider
 
 _ROWS = 2000
+# Less than the rows of two runs.
+_HEAP = {"millpond.backend": "heap", "millpond.memory.budget": "320k"}
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +39,14 @@ def _run(
     )
     yield provider
     provider.close()
+
+
+def _held_flush(harness: Harness, provider: Provider) -> str:
+    """Begin a snapshot whose flush is held. Return its name, for `join`."""
+    harness.hold("flush.done")
+    snapshot = harness.begin("snapshot", p=provider.name)
+    wait_until(harness.is_holding, seconds=60, what="the flush")
+    return snapshot
 
 
 def _batch(provider: Provider, before: Commit | None) -> Commit:
@@ -109,9 +118,7 @@ def test_the_next_run_does_not_wait_for_a_flush_of_the_one_before(
     with _run(harness, tmp_path / "query") as first, _run(harness, tmp_path / "query") as second:
         one = _batch(first, None)
         first.store(one.version, one.id).abort()  # proves it committed
-        harness.hold("flush.done")
-        snapshot = harness.begin("snapshot", p=first.name)
-        wait_until(harness.is_holding, seconds=60, what="the flush")
+        snapshot = _held_flush(harness, first)
         two = _batch(second, one)
         assert harness.is_holding()
         harness.let_go()
@@ -125,10 +132,9 @@ def test_a_state_of_more_than_half_the_memory_goes_on_in_the_next_run(
     harness: Harness, tmp_path: Path, reads_first: bool
 ) -> None:
     """A store with the backend heap may drop nothing, so it fails if there is no room."""
-    conf = {"millpond.backend": "heap", "millpond.memory.budget": "320k"}
     with (
-        _run(harness, tmp_path / "query", conf=conf) as first,
-        _run(harness, tmp_path / "query", conf=conf) as second,
+        _run(harness, tmp_path / "query", conf=_HEAP) as first,
+        _run(harness, tmp_path / "query", conf=_HEAP) as second,
     ):
         one = _batch(first, None)
         if reads_first:
@@ -147,10 +153,9 @@ def test_an_operator_that_reads_first_loads_such_a_state_from_a_snapshot(
 
     A state reader is no operator: the query keeps its rows.
     """
-    conf = {"millpond.backend": "heap", "millpond.memory.budget": "320k"}
     with (
-        _run(harness, tmp_path / "query", conf=conf) as first,
-        _run(harness, tmp_path / "query", conf=conf) as second,
+        _run(harness, tmp_path / "query", conf=_HEAP) as first,
+        _run(harness, tmp_path / "query", conf=_HEAP) as second,
     ):
         one = _batch(first, None)
         first.store(one.version, one.id).abort()  # proves it committed
@@ -170,16 +175,13 @@ def test_a_state_on_the_heap_is_loaded_when_a_flush_of_the_run_before_has_ended(
     harness: Harness, tmp_path: Path
 ) -> None:
     """Beside the rows of that run it has no room."""
-    conf = {"millpond.backend": "heap", "millpond.memory.budget": "320k"}
     with (
-        _run(harness, tmp_path / "query", conf=conf) as first,
-        _run(harness, tmp_path / "query", conf=conf) as second,
+        _run(harness, tmp_path / "query", conf=_HEAP) as first,
+        _run(harness, tmp_path / "query", conf=_HEAP) as second,
     ):
         one = _batch(first, None)
         first.store(one.version, one.id).abort()  # proves it committed
-        harness.hold("flush.done")
-        snapshot = harness.begin("snapshot", p=first.name)
-        wait_until(harness.is_holding, seconds=60, what="the flush")
+        snapshot = _held_flush(harness, first)
         store = Store(second, harness.name("s"))
         opening = harness.begin(
             "get_store",
@@ -190,7 +192,7 @@ def test_a_state_on_the_heap_is_loaded_when_a_flush_of_the_run_before_has_ended(
             force_snapshot=False,
             load_empty=False,
         )
-        time.sleep(1)
+        wait_until(lambda: harness.waits(opening), seconds=60, what="the load that waits")
         assert harness.is_holding()
         harness.let_go()
         harness.join(opening)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -52,32 +52,40 @@ def conf_of(server: S3Server, bucket: str) -> dict[str, str]:
     )
 
 
+def opener(
+    harness: Harness, server: S3Server, bucket: str, checkpoint: Path, **conf: int
+) -> Callable[[], Provider]:
+    """Return what opens the store of a query with one partition and its state in `bucket`."""
+    root = write_spark_metadata(
+        checkpoint, operator_name="stateStoreSave", partitions=1, provider_class=MILLPOND
+    )
+    (checkpoint / "metadata").write_text('{"id":"the-query"}')
+    whole = {**conf_of(server, bucket), **short_conf(conf), "spark.sql.shuffle.partitions": "1"}
+    return lambda: harness.open(
+        root, provider_class=MILLPOND, schema=Schema(), conf=whole, hadoop=HADOOP
+    )
+
+
 @pytest.mark.parametrize("checkpoint_format", [1, 2])
 def test_a_store(
     harness: Harness, server: S3Server, tmp_path: Path, checkpoint_format: int
 ) -> None:
     """A commit is one PUT. A restore lists nothing. Local copies go when the disk tier has them."""
-    root = write_spark_metadata(
-        tmp_path / "checkpoint",
-        operator_name="stateStoreSave",
-        partitions=1,
-        provider_class=MILLPOND,
-    )
-    (tmp_path / "checkpoint/metadata").write_text('{"id":"the-query"}')
     bucket = server.bucket()
-    conf = {
-        **conf_of(server, bucket),
-        **short_conf({"checkpointFormatVersion": checkpoint_format, "minDeltasForSnapshot": 2}),
-        "spark.sql.shuffle.partitions": "1",
-    }
+    opened = opener(
+        harness,
+        server,
+        bucket,
+        tmp_path / "checkpoint",
+        checkpointFormatVersion=checkpoint_format,
+        minDeltasForSnapshot=2,
+    )
 
     def staged() -> int:
         return len(list(harness.local_dir.glob("millpond-*/0-0-default-*/g*/staging/.staging-*")))
 
     before = staged()
-    provider = harness.open(
-        root, provider_class=MILLPOND, schema=Schema(), conf=conf, hadoop=HADOOP
-    )
+    provider = opened()
     version, commit_id = 0, None
     for i in range(5):
         store = provider.store(version, commit_id)
@@ -104,7 +112,7 @@ def test_a_store(
     assert used["millpondStoragePutRequests"] >= 1 and used["millpondStorageSentBytes"] > 0
     provider.close()
 
-    reader = harness.open(root, provider_class=MILLPOND, schema=Schema(), conf=conf, hadoop=HADOOP)
+    reader = opened()
     server.counts.clear()
     again = reader.store(version, commit_id)
     # The GETs are two changelogs, the manifest below them, and format.json. The SST is in the
@@ -250,24 +258,15 @@ def test_a_damaged_changelog_below_a_newer_snapshot_does_not_matter(
     harness: Harness, server: S3Server, tmp_path: Path, checkpoint_format: int
 ) -> None:
     """The newest changelog was written before that snapshot, and does not name it."""
-    root = write_spark_metadata(
-        tmp_path / "checkpoint",
-        operator_name="stateStoreSave",
-        partitions=1,
-        provider_class=MILLPOND,
-    )
-    (tmp_path / "checkpoint/metadata").write_text('{"id":"the-query"}')
     bucket = server.bucket()
-    conf = {
-        **conf_of(server, bucket),
-        **short_conf({"checkpointFormatVersion": checkpoint_format, "minDeltasForSnapshot": 1}),
-        "spark.sql.shuffle.partitions": "1",
-    }
-
-    def opened() -> Provider:
-        return harness.open(
-            root, provider_class=MILLPOND, schema=Schema(), conf=conf, hadoop=HADOOP
-        )
+    opened = opener(
+        harness,
+        server,
+        bucket,
+        tmp_path / "checkpoint",
+        checkpointFormatVersion=checkpoint_format,
+        minDeltasForSnapshot=1,
+    )
 
     def damage(version: int) -> None:
         """Flip a bit of the last block."""

@@ -82,7 +82,7 @@ object ProviderHarness {
   @volatile private var meanwhile: ArrayNode = null
   /** Commands that run beside the others, by name. A command with `beside` begins, and gets its
     * answer at once. `join` waits for its result. */
-  private val beside = TrieMap.empty[String, FutureTask[JsonNode]]
+  private val beside = TrieMap.empty[String, (Thread, FutureTask[JsonNode])]
   private def perhapsBeside(c: JsonNode)(work: => JsonNode): JsonNode = if (!c.hasNonNull("beside"))
     work
   else {
@@ -90,7 +90,7 @@ object ProviderHarness {
     val thread = new Thread(task, text(c, "beside"))
     thread.setDaemon(true)
     thread.start()
-    beside(text(c, "beside")) = task
+    beside(text(c, "beside")) = (thread, task)
     nodes.nullNode
   }
 
@@ -227,8 +227,11 @@ object ProviderHarness {
             stores(text(c, "from")).read, c.get("version").longValue, id(c),
             flag(c, "force_snapshot"))))
     case "join" =>
-      try beside.remove(text(c, "name")).get.get
+      try beside.remove(text(c, "name")).get._2.get
       catch { case e: ExecutionException => throw e.getCause }
+    case "waits" =>
+      val state = beside(text(c, "name"))._1.getState
+      nodes.booleanNode(state == Thread.State.WAITING || state == Thread.State.BLOCKED)
     case "kill_task" => tasks(text(c, "task")).markInterrupted("killed by the test"); nodes.nullNode
     case "end_task" =>
       tasks.remove(text(c, "task")).foreach(_.markTaskCompleted(None)); nodes.nullNode
