@@ -15,7 +15,7 @@ import json
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -206,13 +206,28 @@ def _kafka_fetched() -> bool:
 
 
 def _begun(out: Path | None, host: dict[str, Any]) -> dict[str, Any]:
-    """Return results to add to. Raises: BenchError: those of a file are of another commit."""
+    """Return results to add to; each cell has the commit and the time of its own."""
     if out is None or not out.exists():
         return host | {"cells": {}}
     found: dict[str, Any] = json.loads(out.read_text())
-    if found["commit"] != host["commit"]:
-        raise BenchError(f"{out} is of another commit: name another file by --out")
+    for kept in found["cells"].values():
+        kept.setdefault("commit", found["commit"])
+        kept.setdefault("time_utc", found["time_utc"])
     return found
+
+
+def _kept(results: dict[str, Any], what: Cell, host: Mapping[str, Any], out: Path) -> Any:
+    """Return a cell's results to add to, empty if those that are there are of another commit.
+
+    Raises: BenchError: it was measured with other times.
+    """
+    new = {"cell": asdict(what), "contenders": {}}
+    new |= {"commit": host["commit"], "time_utc": host["time_utc"]}
+    kept = results["cells"].get(what.name, new)
+    if kept["cell"] != new["cell"]:
+        raise BenchError(f"{out} has {what.name} with other times: name another file by --out")
+    results["cells"][what.name] = kept if kept["commit"] == new["commit"] else new
+    return results["cells"][what.name]
 
 
 def _run(given: argparse.Namespace, work: Path) -> tuple[dict[str, Any], Path]:
@@ -221,14 +236,13 @@ def _run(given: argparse.Namespace, work: Path) -> tuple[dict[str, Any], Path]:
     unknown = sorted(set(contenders) - set(_ALL))
     if unknown:
         raise ValueError(f"unknown contenders {unknown}; there are {', '.join(_ALL)}")
-    results = _begun(given.out, bench_env.describe_host(work) | {"quick": given.quick})
+    host = bench_env.describe_host(work)
+    results = _begun(given.out, host | {"quick": given.quick})
     out = given.out or bench_env.results_path(results, prefix="latency-")
     out.parent.mkdir(parents=True, exist_ok=True)
     classes = bench_env.compile_store_bench(_CLASSES)
     for i, what in enumerate(cells):
-        kept = results["cells"].setdefault(what.name, {"cell": asdict(what), "contenders": {}})
-        if kept["cell"] != asdict(what):
-            raise BenchError(f"{out} has {what.name} with other times: name another file by --out")
+        kept = _kept(results, what, host, out)
         for name in in_turn(contenders, i):
             if name == FLINK and what.source == "kafka":
                 continue  # Flink's connector to Kafka is not in its package

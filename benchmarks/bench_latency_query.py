@@ -148,7 +148,8 @@ class _Kafka:
     """The process that sends the records, and takes the results' times."""
 
     def __init__(self, command: list[str]) -> None:
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        pipe = subprocess.PIPE
+        self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
         assert self.process.stdout is not None
         self.lines = self.process.stdout
         if self.lines.readline().strip() != "ready":
@@ -158,6 +159,10 @@ class _Kafka:
         self.thread.start()
 
     def result(self, query: StreamingQuery, seconds: float) -> dict[str, Any]:
+        _until(lambda: len(query.recentProgress) > 0, query, seconds, "first batch")
+        assert self.process.stdin is not None
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
         _until(lambda: self.process.poll() is not None, query, seconds, "results from Kafka")
         self.thread.join()
         if self.process.returncode:

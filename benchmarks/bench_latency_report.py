@@ -113,10 +113,18 @@ def _where(results: Mapping[str, Any], source: Path) -> str:
     triggers = " or ".join(sorted({str(c["trigger_s"]) for c in cells}, key=int))
     warmups = " or ".join(sorted({str(c["warmup_s"]) for c in cells}, key=int))
     dirty = " with changes" if results["dirty"] else ""
+    runs: dict[str, list[str]] = {}
+    for one in results["cells"].values():
+        commit = one.get("commit", results["commit"])[:12]
+        runs.setdefault(commit, []).append(one.get("time_utc", results["time_utc"]))
+    measured = ", ".join(
+        f"{len(at)} cell{'s' if len(at) > 1 else ''} from {min(at)} on at commit `{commit}`{dirty}"
+        for commit, at in sorted(runs.items(), key=lambda run: min(run[1]))
+    )
     text = (
-        f"Measured from {results['time_utc']} on, {host['cores']} cores of {host['cpu']},"
+        f"Measured: {measured}; {host['cores']} cores of {host['cpu']},"
         f" {host['memory_bytes'] / 2**30:.0f} GiB, {host['file_system']}; Spark"
-        f" {versions['spark']}, {versions['java']}; commit `{results['commit'][:12]}`{dirty}."
+        f" {versions['spark']}, {versions['java']}."
         f" {spans} seconds of each cell are measured, after {warmups} seconds that do not count;"
         f" a batch takes {triggers} seconds. One process each. "
     )

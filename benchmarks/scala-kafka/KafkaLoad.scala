@@ -16,7 +16,8 @@ import org.apache.kafka.common.serialization.{StringDeserializer, StringSerializ
   *
   * A record's value is the time at which it was due. The time of a result is that at which the
   * broker appended it to its topic, in whole milliseconds. The arguments are the plan's text and
-  * the broker's address. It prints `ready`, then its result as JSON.
+  * the broker's address. It sends the first batch's records and prints `ready`. It goes on when it
+  * reads a line, and prints its result as JSON.
   */
 object KafkaLoad {
   private val In = "in"
@@ -27,11 +28,13 @@ object KafkaLoad {
     val plan = Plan.of(args(0))
     val servers = args(1)
     createTopics(plan, servers)
+    fill(plan, servers)(from = _ => 0L, to = plan.first)
     println("ready")
+    if (scala.io.StdIn.readLine() == null) return
     val taker = new Thread(() => take(plan, servers))
     taker.setDaemon(true)
     taker.start()
-    fill(plan, servers)
+    fill(plan, servers)(from = plan.first, to = plan.loaded)
     await("the results of the state's records")(Latencies.loads >= plan.keys)
     Latencies.begin(plan)
     val senders = (0 until plan.partitions).map { partition =>
@@ -79,12 +82,12 @@ object KafkaLoad {
   private def record(partition: Int, key: Long, at: Long): ProducerRecord[String, String] =
     new ProducerRecord(In, partition, key.toString, at.toString)
 
-  private def fill(plan: Plan, servers: String): Unit = {
-    val to = producer(servers)
+  private def fill(plan: Plan, servers: String)(from: Int => Long, to: Int => Long): Unit = {
+    val sender = producer(servers)
     try
-      for (partition <- 0 until plan.partitions; n <- 0L until plan.loaded(partition))
-        to.send(record(partition, plan.number(partition, n), 0)): Unit
-    finally to.close()
+      for (partition <- 0 until plan.partitions; n <- from(partition) until to(partition))
+        sender.send(record(partition, plan.number(partition, n), 0)): Unit
+    finally sender.close()
   }
 
   private def send(plan: Plan, servers: String, partition: Int): Unit = {

@@ -23,7 +23,8 @@ object WallClock {
 
 /** The schedule of a run: when each record is due, whether or not anyone is ready for it.
   *
-  * One process has one run. First come `keys` records as fast as they can, which fill the state.
+  * One process has one run. First come `keys` records as fast as they can, which fill the state. A
+  * batch of its own has the first ones of them, since its commit runs cold code.
   * Then, from `begin` on, one record after the other at a fixed rate: for `warmup`, and for the
   * time that is measured.
   */
@@ -38,6 +39,9 @@ final case class Plan(
 
   /** How many records of the state a partition of the source has; the first ones have one more. */
   def loaded(partition: Int): Long = (keys - partition + partitions - 1) / partitions
+
+  /** How many of those come in the first batch. */
+  def first(partition: Int): Long = loaded(partition).min(Plan.First / partitions)
 
   /** The number of record `n` of a partition among all of them: of those that fill the state, which
     * have it as their key, and of the paced ones.
@@ -84,6 +88,7 @@ final case class Plan(
 }
 
 object Plan {
+  private val First = 1000L
 
   /** Reads `rate keys partitions warmup_s measured_s twice`. */
   def of(text: String): Plan = text.split(' ') match {

@@ -43,7 +43,8 @@ private final case class PacedOffset(read: Seq[Long]) extends Offset {
 
 private final case class PacedPartitionOffset(partition: Int, read: Long) extends PartitionOffset
 
-private final case class PacedPartition(plan: Plan, partition: Int, from: Long)
+/** @param loads how many records of the state were read when the batch has all of its own */
+private final case class PacedPartition(plan: Plan, partition: Int, from: Long, loads: Long)
     extends InputPartition
 
 private final class PacedStream(plan: Plan) extends MicroBatchStream with SupportsRealTimeMode {
@@ -59,7 +60,10 @@ private final class PacedStream(plan: Plan) extends MicroBatchStream with Suppor
   override def planInputPartitions(start: Offset): Array[InputPartition] = {
     val PacedOffset(read) = offset(start)
     if (read.zipWithIndex.forall { case (n, i) => n >= plan.loaded(i) }) Latencies.begin(plan)
-    read.zipWithIndex.map { case (n, i) => PacedPartition(plan, i, n): InputPartition }.toArray
+    read.zipWithIndex.map { case (n, i) =>
+      val loads = if (n == 0) plan.first(i) else plan.loaded(i)
+      PacedPartition(plan, i, n, loads): InputPartition
+    }.toArray
   }
 
   override def planInputPartitions(start: Offset, end: Offset): Array[InputPartition] =
@@ -82,12 +86,12 @@ private final class PacedStream(plan: Plan) extends MicroBatchStream with Suppor
 private object PacedReaderFactory extends PartitionReaderFactory {
   override def createReader(partition: InputPartition): PartitionReader[InternalRow] =
     partition match {
-      case PacedPartition(plan, i, from) => new PacedReader(plan, i, from)
+      case PacedPartition(plan, i, from, loads) => new PacedReader(plan, i, from, loads)
       case other => throw new IllegalArgumentException(other.toString)
     }
 }
 
-private final class PacedReader(plan: Plan, partition: Int, from: Long)
+private final class PacedReader(plan: Plan, partition: Int, from: Long, loads: Long)
     extends SupportsRealTimeRead[InternalRow] {
   private val writer = new UnsafeRowWriter(2)
   private val loaded = plan.loaded(partition)
@@ -98,7 +102,7 @@ private final class PacedReader(plan: Plan, partition: Int, from: Long)
       timeoutMs: java.lang.Long
   ): RecordStatus = {
     val endUs = WallClock.nowUs() + timeoutMs * 1000
-    if (read < loaded) {
+    if (read < loads) {
       emit(plan.number(partition, read), 0)
       RecordStatus.newStatusWithoutArrivalTime(true)
     } else {
