@@ -86,6 +86,13 @@ def _change(provider: Provider) -> Store:
     return store
 
 
+def _write(provider: Provider, version: int, *layers: Numbered) -> None:
+    store = provider.store(version - 1)
+    for layer in layers:
+        store.put_numbered(layer)
+    assert store.commit().version == version
+
+
 def _unfinished(checkpoint: Path) -> list[Path]:
     return sorted((checkpoint / "state/0/0").glob(".staging-*"))
 
@@ -132,6 +139,27 @@ def test_the_larger_the_batch_the_less_is_left(provider: Provider, tmp_path: Pat
     assert store.commit().version == 2
     path = tmp_path / "state/0/0/2.changelog"
     assert before_bytes > path.stat().st_size * (1 - 4096 / (4 * ROWS) - 0.01)
+
+
+@pytest.mark.parametrize("provider", ["64m"], ids=["memory"], indirect=True)
+def test_the_next_batch_keeps_as_little(provider: Provider, tmp_path: Path) -> None:
+    """After a large batch, one of 5,000 rows is written before its commit."""
+    _write(provider, 2, Numbered(4 * ROWS, "large", 20))
+    store = provider.store(2)
+    store.put_numbered(Numbered(5_000, "next", 20))
+    assert len(_unfinished(tmp_path)) == 1
+    assert store.commit().version == 3
+
+
+@pytest.mark.parametrize("provider", ["64m"], ids=["memory"], indirect=True)
+def test_rows_that_change_again_wait_longer(provider: Provider, tmp_path: Path) -> None:
+    """Each part of the file would have the same rows again."""
+    _write(provider, 2, Numbered(4 * ROWS, "large", 20))
+    _write(provider, 3, *(Numbered(5_000, f"again {i}", 20) for i in range(20)))
+    store = provider.store(3)
+    store.put_numbered(Numbered(5_000, "next", 20))
+    assert not _unfinished(tmp_path)
+    assert store.commit().version == 4
 
 
 def test_an_abort_throws_it_away(harness: Harness, provider: Provider, tmp_path: Path) -> None:

@@ -24,12 +24,13 @@ private[engine] final class BatchLog(engine: StoreEngine) extends Logging {
   private val options = engine.context.options
   private val codec = Codec.of(options.string("changelog.codec").get)
   private val waitingRows = Seams.stretch("log.waiting", 16384L).toInt
-  // the larger the batch, the less it keeps for its commit: each part of the file lowers this
+  // the larger the batches, the less they keep for their commits: each part of a file lowers this
   private var mostWaiting = waitingRows
   private var writer: ChangelogWriter = null // of a large batch, until its commit
   private var sync: LogSync = null // of its file, where storage is local
   private var upload: LogUpload = null // of its file, elsewhere
-  private var repeats = false // it has two records of a key
+  private var told = 0L // its records, without those that the commit writes at once
+  private var toldAgain = 0L // those of keys of which it has one already
   private var spilled = false
   private var spilledBlocks = 0
   private var spilledBytes = 0L
@@ -97,7 +98,8 @@ private[engine] final class BatchLog(engine: StoreEngine) extends Logging {
     discard()
     sync = null // it says nothing of the file that the commit writes
     endUpload()
-    repeats = false
+    told = 0L
+    toldAgain = 0L
     engine.families.values.forEach(_.table.forgetLog())
   }
 
@@ -129,7 +131,7 @@ private[engine] final class BatchLog(engine: StoreEngine) extends Logging {
         val bytes = writing(log.file) {
           if (isLost) throw new java.io.IOException("it was deleted, or the disk refused it")
           engine.families.values.forEach(writeWaiting(log, _))
-          log.finish(header(version, id), repeats || spilled || multi)
+          log.finish(header(version, id), toldAgain > 0 || spilled || multi)
         }
         writer = null
         done = true
@@ -200,8 +202,11 @@ private[engine] final class BatchLog(engine: StoreEngine) extends Logging {
     finally {
       sync = null
       endUpload()
-      mostWaiting = waitingRows
-      repeats = false
+      // where rows change again and again, a longer wait spares records; else the next batch is as
+      // large, and begins early to keep little
+      if (toldAgain > told / 4) mostWaiting = math.min(waitingRows, 2 * mostWaiting)
+      told = 0L
+      toldAgain = 0L
       spilled = false
       spilledBlocks = 0
       spilledBytes = 0L
@@ -253,7 +258,10 @@ private[engine] final class BatchLog(engine: StoreEngine) extends Logging {
     prefetch(f, i)
     val wasTold = f.table.isTold(i)
     val op = append(log, f, i, whole = false)
-    if (op != 0 && wasTold) repeats = true
+    if (op != 0) {
+      told += 1
+      if (wasTold) toldAgain += 1
+    }
     f.table.markLogged(i, op)
   }
 
