@@ -193,9 +193,21 @@ def test_a_heartbeat_ends_though_nobody_tells_of_the_querys_end(
         assert len(listeners) == 1
         for listener in listeners:
             streams.removeListener(listener)
+        assert _is_remembered(session, query.runId)
     finally:
         query.stop()
     _wait_for_no_heartbeat(checkpoint, seconds=30)
+    wait_until(
+        lambda: not _is_remembered(session, query.runId), seconds=30, what="the driver to forget"
+    )
+
+
+def _is_remembered(session: SparkSession, run: str) -> bool:
+    """Return whether parts of the driver keep something of a run."""
+    jvm = session.sparkContext._jvm
+    assert jvm is not None
+    driver, run_id = jvm.org.apache.spark.sql.millpond.driver, jvm.java.util.UUID.fromString(run)
+    return bool(driver.AskedProviders.of(run_id).isDefined() or driver.StartCheck.isDone(run_id))
 
 
 @pytest.mark.spark

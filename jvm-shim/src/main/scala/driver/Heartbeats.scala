@@ -23,7 +23,7 @@ private object Heartbeats extends Logging {
   private val running = new ConcurrentHashMap[UUID, Heartbeat]
 
   private lazy val clock = Clock.every(IntervalMs, "millpond-heartbeats", IntervalMs) {
-    running.asScala.foreach { case (run, b) => if (b.wasLost()) lost(run) else b.beat() }
+    running.asScala.foreach { case (run, b) => if (b.wasLost()) EndedRuns.ended(run) else b.beat() }
   }
 
   /** Called before the query reads its logs.
@@ -36,10 +36,6 @@ private object Heartbeats extends Logging {
   }
 
   def ended(run: UUID): Unit = { val beat = running.remove(run); if (beat != null) beat.stop() }
-
-  /** No listener told of the query's end: the job removed all listeners, or Spark dropped the event
-    * from a full queue. Whoever looks at heartbeats must not take the query for a running one. */
-  private def lost(run: UUID): Unit = { History.ended(run); ended(run) }
 
   /** A pid means something only in its PID namespace, whose number means something only until the
     * kernel's next start. Containers may share a host's name. Linux alone has both: elsewhere they
@@ -65,7 +61,9 @@ private object Heartbeats extends Logging {
     private var stopped = false
     private var endedBeats = 0 // the clock's thread alone counts
 
-    /** Whether the query has ended for a whole interval: the news comes a moment after the end. */
+    /** Whether the query has ended for a whole interval: the news comes a moment after the end.
+      * Then no listener tells of it: the job removed all listeners, or Spark dropped the event from
+      * a full queue. Whoever looks at heartbeats must not take the query for a running one. */
     def wasLost(): Boolean = {
       endedBeats = if (query.isActive) 0 else endedBeats + 1
       endedBeats > 1

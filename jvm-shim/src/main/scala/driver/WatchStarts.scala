@@ -18,6 +18,23 @@ private object AskedProviders {
   def ended(run: UUID): Unit = { byRun.remove(run); () }
 }
 
+/** Forgets a run of a query. Whoever hears of its end tells it: a listener, or the heartbeat that
+  * finds the query gone. A second call does no harm. */
+private object EndedRuns {
+  def ended(run: UUID): Unit = {
+    AskedProviders.ended(run)
+    StartCheck.ended(run)
+    Ttls.ended(run)
+    Sinks.ended(run)
+    // before the heartbeat ends: then the Spark checkpoint may be changed, or deleted
+    History.ended(run)
+    Balance.ended(run)
+    WithoutExtension.ended(run)
+    Heartbeats.ended(run)
+    DriverReports.queryEnded()
+  }
+}
+
 /** Listens to the queries of a session from its first analysed plan on, which comes before its
   * first query. No other hook of an extension knows the session when it is complete. */
 private final class WatchStarts(session: org.apache.spark.sql.SparkSession)
@@ -41,17 +58,8 @@ private final class WatchStarts(session: org.apache.spark.sql.SparkSession)
     }
     override def onQueryProgress(event: StreamingQueryListener.QueryProgressEvent): Unit =
       History.progress(event.progress)
-    override def onQueryTerminated(event: StreamingQueryListener.QueryTerminatedEvent): Unit = {
-      AskedProviders.ended(event.runId)
-      StartCheck.ended(event.runId)
-      Ttls.ended(event.runId)
-      Sinks.ended(event.runId)
-      // before the heartbeat ends: then the Spark checkpoint may be changed, or deleted
-      History.ended(event.runId)
-      Balance.ended(event.runId)
-      Heartbeats.ended(event.runId)
-      DriverReports.queryEnded()
-    }
+    override def onQueryTerminated(event: StreamingQueryListener.QueryTerminatedEvent): Unit =
+      EndedRuns.ended(event.runId)
   }
 
   /** Called before each query: the job may have removed all listeners of its session since the last

@@ -19,31 +19,27 @@ import org.apache.spark.sql.streaming.StreamingQueryListener.{
   * starts: the first that it hears is the plan of the first batch. So this warns, lets the query's
   * heart beat from there on, and writes down that the run has no extension. Runs on the driver. */
 private object WithoutExtension extends Logging {
-  private val watched = ConcurrentHashMap.newKeySet[UUID]
+  private val watched = new ConcurrentHashMap[UUID, () => Unit] // stops to listen
 
   /** Called for every stateful operator of every plan. */
   def planned(query: StreamExecution): Unit = {
     val run = query.runId
-    if (!watched.contains(run)) {
+    if (!watched.containsKey(run)) {
       val session = query.sparkSessionForStream
       refuse(session.sessionState.conf.getAllConfs)
       StartCheck.refuseUnfinished(new Path(query.resolvedCheckpointRoot),
         session.sessionState.newHadoopConf())
-      watched.add(run)
       val context = session.sparkContext
-      context.addSparkListener(new SparkListener {
+      val listener = new SparkListener {
         override def onOtherEvent(event: SparkListenerEvent): Unit = event match {
           case news: QueryProgressEvent if news.progress.runId == run =>
             History.progress(news.progress)
-          case ended: QueryTerminatedEvent if ended.runId == run =>
-            History.ended(run)
-            Heartbeats.ended(run)
-            DriverReports.queryEnded()
-            watched.remove(run)
-            context.removeSparkListener(this)
+          case ended: QueryTerminatedEvent if ended.runId == run => EndedRuns.ended(run)
           case _ =>
         }
-      })
+      }
+      watched.put(run, () => context.removeSparkListener(listener))
+      context.addSparkListener(listener)
       logWarning(
         s"The streaming query ${Option(query.name).getOrElse(query.id)} keeps its state in " +
           "Millpond, but spark.sql.extensions does not name Millpond's extension. " +
@@ -56,6 +52,12 @@ private object WithoutExtension extends Logging {
       History.started(query, run)
     }
   }
+
+  def ended(run: UUID): Unit = {
+    val stop = watched.remove(run)
+    if (stop != null) stop()
+  }
+
   /** Options that would be ignored. The run is not watched before they are none: Spark first
     * describes the plan, and swallows what that throws; it asks again when it runs the plan. */
   private def refuse(settings: Map[String, String]): Unit = {
