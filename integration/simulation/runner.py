@@ -40,6 +40,9 @@ class Runner(Actors):
         stats = world.command("stats")
         if stats["used_bytes"] or stats["actors"] or stats["stores"] > 1:
             raise Wrong("something is left after all stores are closed", stats)
+        for executor in world.executors:
+            if kept := executor.agent.service._contexts._stores:
+                raise Wrong("an agent keeps stores after all are closed", kept)
         if left := world.jvm.open_files():
             raise Wrong("files are open after all stores are closed", left)
 

@@ -282,7 +282,7 @@ class Contexts:
             return known
         return self._make(described, hadoop, key, JsonFields(value, request_error, "store"))
 
-    def known(self, value: dict[str, Any]) -> StoreContext | None:
+    def known(self, value: Any) -> StoreContext | None:
         """Return the context that an earlier `of` made; None if there is none any more."""
         try:
             return self._stores.get(

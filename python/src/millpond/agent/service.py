@@ -365,7 +365,9 @@ class AgentService:
         return {"rule": rule.to_json()}
 
     def _close(self, request: dict[str, Any]) -> dict[str, Any]:
-        self._contexts.forget(self._context(request))
+        known = self._contexts.known(request.get("store"))
+        if known is not None:
+            self._contexts.forget(known)
         return {}
 
     def _rescale(self, request: dict[str, Any]) -> dict[str, Any]:

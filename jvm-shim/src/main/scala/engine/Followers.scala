@@ -177,13 +177,5 @@ private[millpond] final class Follower(like: StoreContext)(partition: Int) exten
   }
 
   /** Nobody needs it here any more. */
-  def close(): Unit = {
-    engine.close()
-    if (Agent.isRunning)
-      try { context.call("close", engine.status.generation)(_ => ()); () }
-      catch {
-        case NonFatal(e) =>
-          logDebug(s"store ${context.label}: the agent keeps its cache: ${e.getMessage}")
-      }
-  }
+  def close(): Unit = engine.close()
 }

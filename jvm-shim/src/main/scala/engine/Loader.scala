@@ -24,7 +24,7 @@ private[millpond] object Loader extends Logging {
       : Unit =
     try engine.shown.background.during("restore")(
         bring(engine, session, version, id, loadEmpty, register, from))
-    finally engine.context.events.publish()
+    finally asked(engine)
 
   /** Bring a store that is loaded at an older version to this one, by the changelogs between. Much
     * cheaper than a load, and the store stays usable for it if this fails.
@@ -58,7 +58,13 @@ private[millpond] object Loader extends Logging {
         logInfo(s"store ${engine.context.label} cannot follow to version $version and is loaded: " +
           e.getMessage)
         false
-    } finally engine.context.events.publish()
+    } finally asked(engine)
+
+  /** The agent was asked, perhaps for a store that was closed meanwhile. */
+  private def asked(engine: StoreEngine): Unit = {
+    engine.context.events.publish()
+    engine.snapshots.leaveIfClosed()
+  }
 
   /** Whether the store has a version, and no batch runs. Callers hold the monitor. */
   private def isSound(engine: StoreEngine): Boolean =

@@ -8,6 +8,7 @@ import com.fasterxml.jackson.databind.JsonNode
 import com.fasterxml.jackson.databind.node.{ArrayNode, ObjectNode}
 
 import org.apache.spark.internal.Logging
+import org.apache.spark.sql.millpond.agent.Agent
 import org.apache.spark.sql.millpond.base.{
   Json, LocalDirs, MillpondError, MillpondException, Seams, StoreLock
 }
@@ -99,7 +100,7 @@ private[millpond] final class Snapshots(store: StoreView, spilledVersion: () => 
       }
     finally {
       store.context.events.publish()
-      dropLocalIfClosed()
+      leaveIfClosed()
     }
 
   private def publish(p: Prepared): Long =
@@ -209,10 +210,18 @@ private[millpond] final class Snapshots(store: StoreView, spilledVersion: () => 
       orStale(tier.disk.snapshotTo(dir)), families, layout, composed)
   }
 
-  /** Delete the local folder of a closed store. An upload still reads from it: then the upload
-    * deletes it at its end. */
-  def dropLocalIfClosed(): Unit =
-    if (status.isClosed) uploadLock.ifFree(LocalDirs.delete(store.context.localDir)): Unit
+  /** Delete the local folder of a closed store, and let the agent forget the store. An upload still
+    * needs both: then the upload does this at its end. So does whoever has asked the agent
+    * something in the name of the store: the answer may have come after the end. */
+  def leaveIfClosed(): Unit =
+    if (status.isClosed && uploadLock.ifFree(LocalDirs.delete(store.context.localDir))) forget()
+
+  private def forget(): Unit = if (Agent.isRunning)
+    try store.context.tell("close", status.generation)(_ => ()): Unit
+    catch {
+      case NonFatal(e) =>
+        logDebug(s"store ${store.context.label}: the agent keeps its cache: ${e.getMessage}")
+    }
 }
 
 private[millpond] object Snapshots {

@@ -458,7 +458,7 @@ final class StoreEngine(val context: StoreContext, follows: Boolean = false) ext
         }
       }
     }
-    snapshots.dropLocalIfClosed()
+    snapshots.leaveIfClosed()
   }
 }
 

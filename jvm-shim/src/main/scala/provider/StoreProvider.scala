@@ -355,18 +355,13 @@ abstract class StoreProvider extends CompatibleProvider {
           context.events.noteError("collection_failed", e, "version" -> engine.shown.version)
           context.events.publish()
         }
-    }
+    } finally engine.snapshots.leaveIfClosed()
 
   override def close(): Unit = if (engineOrNull != null) {
     Followers.closed(context)
     val unused = synchronized { closing = true; notifyAll(); owner == null }
+    // a task that has the store still asks the agent; at its end it closes the store
     if (unused) engine.close()
-    if (Agent.isRunning)
-      try { context.call("close", engine.status.generation)(_ => ()); () }
-      catch {
-        case NonFatal(e) =>
-          logDebug(s"store ${context.label}: the agent keeps its cache: ${e.getMessage}")
-      }
   }
 }
 
