@@ -14,11 +14,11 @@ import org.apache.spark.sql.millpond.rows.{Family, FamilyCodec}
   *
   * @param disk null if memory has all
   * @param each one pair per value of a key with several
-  * @param marked it ends with `Scans.endMarked` */
+  * @param mark what `Scans.endMarked` ends it by; null: nothing */
 private[millpond] final class Scan(engine: StoreEngine, session: Session,
     f: Family, records: RecordCursor, epoch: Int, disk: DiskCursor, ordered: Boolean,
     range: KeyRange,
-    each: Boolean, marked: Boolean) extends Iterator[UnsafeRowPair] with AutoCloseable {
+    each: Boolean, mark: AnyRef) extends Iterator[UnsafeRowPair] with AutoCloseable {
   /** Whether the scan reads all rows of the disk tier. */
   val readsAllFromDisk: Boolean = disk != null && (range eq KeyRange.Whole)
   private val table = f.table
@@ -38,7 +38,7 @@ private[millpond] final class Scan(engine: StoreEngine, session: Session,
   private var closed = false
   private var bulk: DiskRows = null
 
-  def isMarkedBy(owner: Session): Boolean = marked && (session eq owner)
+  def hasMark(owner: Session, of: AnyRef): Boolean = (mark eq of) && (session eq owner)
 
   override def hasNext: Boolean =
     if (finished) at < count
@@ -62,7 +62,10 @@ private[millpond] final class Scan(engine: StoreEngine, session: Session,
   private def checkOpen(): Unit =
     if (closed)
       throw MillpondError.of("STORE_CLOSED",
-        s"an iterator over store ${engine.context.label} was used after the end of its batch.")
+        s"an iterator over store ${engine.context.label} was used after the end of its batch, " +
+          "or, in transformWithState, of the call that began it.",
+        "Read an iterator of state in the call that gets it. If its batch ended, there is " +
+          "nothing to do: Spark retries the task.")
 
   /** Fetch some rows under one lock, more each time. A lock costs as much as a row, but most scans
     * of a prefix are short. */

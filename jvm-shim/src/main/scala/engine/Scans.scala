@@ -31,9 +31,9 @@ private[millpond] final class Scans(engine: StoreEngine) {
     }
 
   /** The rows whose leading key columns are `prefix`.
-    * @param marked the scan ends with `endMarked`, unless it ends before */
+    * @param mark the scan ends with `endMarked` of it, unless it ends before; null: none */
   def ofPrefix(session: Session, f: Family, prefix: UnsafeRow, each: Boolean,
-      marked: Boolean = false): Scan =
+      mark: AnyRef = null): Scan =
     engine.synchronized {
       engine.checkUsable(session)
       val rows = f.rows
@@ -44,7 +44,7 @@ private[millpond] final class Scans(engine: StoreEngine) {
         case -1 => engine.layout.unknownSlot
         case g => engine.layout.slot(g)
       }
-      begin(session, f, range, slot, each, marked = marked) {
+      begin(session, f, range, slot, each, mark = mark) {
         val length = range.prefix.length
         if (f.table.isSorted) f.table.from(range.prefix, Bytes.ArrayOffset, length)
         else f.table.withPrefix(range.prefix, Bytes.ArrayOffset, length)
@@ -77,7 +77,7 @@ private[millpond] final class Scans(engine: StoreEngine) {
 
   /** @param records what memory has of the range; ordered as `Scan` says */
   private def begin(session: Session, f: Family, range: KeyRange, slot: Int, each: Boolean,
-      ordered: Boolean = false, marked: Boolean = false)(records: => RecordCursor): Scan = {
+      ordered: Boolean = false, mark: AnyRef = null)(records: => RecordCursor): Scan = {
     val epoch = f.table.beginScan()
     try {
       val ofMemory = records
@@ -89,7 +89,7 @@ private[millpond] final class Scans(engine: StoreEngine) {
         new DiskCursor(engine.diskRows(readAhead = all), f, slot, range)
       }
       val scan = new Scan(engine, session, f, ofMemory, epoch, ofDisk,
-        ordered || (f.table.isSorted && slot >= 0), range, each, marked)
+        ordered || (f.table.isSorted && slot >= 0), range, each, mark)
       add(scan)
       scan
     } catch { case e: Throwable => f.table.endScan(); throw e }
@@ -113,9 +113,10 @@ private[millpond] final class Scans(engine: StoreEngine) {
 
   def nonEmpty: Boolean = open.nonEmpty
 
-  /** Nobody reads on with the marked scans of the session. Callers need no lock. */
-  def endMarked(session: Session): Unit =
-    engine.synchronized(open.filter(_.isMarkedBy(session)).foreach(_.close()))
+  /** Nobody reads on with the scans of the session that have this mark. Callers need no lock. */
+  def endMarked(session: Session, mark: AnyRef): Unit = engine.synchronized {
+    if (open.nonEmpty) open.filter(_.hasMark(session, mark)).foreach(_.close())
+  }
 
   /** Whether a scan reads all rows of the disk now. Any thread may ask. */
   def readsAll: Boolean = readingAll > 0

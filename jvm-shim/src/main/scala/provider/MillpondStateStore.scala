@@ -1,6 +1,8 @@
 package org.apache.spark.sql.millpond.provider
 
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate
+import transformwithstate.statefulprocessor.ImplicitGroupingKeyTracker
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.millpond.base.{LimitedReads, MillpondError}
 import org.apache.spark.sql.millpond.engine.{Scan, Session, StoreEngine}
@@ -9,6 +11,7 @@ import org.apache.spark.sql.types.StructType
 
 /** What reading and writing have in common. Rows returned are the caller's own. */
 private[millpond] trait MillpondReading extends CompatibleReadStore with LimitedReads {
+  import MillpondReading.Asked
   def provider: StoreProvider
   def session: Session
   protected def engine: StoreEngine = provider.engine
@@ -20,6 +23,7 @@ private[millpond] trait MillpondReading extends CompatibleReadStore with Limited
   private var lastGeneration = -1
 
   protected def family(name: String): Family = {
+    if (call != null) endLeft()
     if ((lastName ne name) || lastGeneration != engine.status.generation || lastFamily.removed) {
       lastFamily = engine.family(session, name)
       lastName = name
@@ -80,8 +84,10 @@ private[millpond] trait MillpondReading extends CompatibleReadStore with Limited
 
   override def prefixScan(
       prefixKey: UnsafeRow, colFamilyName: String): StateStoreIterator[UnsafeRowPair] = {
-    lastOfPrefix = engine.scans.ofPrefix(session, prefixed(family(colFamilyName)), prefixKey,
-      each = false, marked = marks)
+    val f = prefixed(family(colFamilyName))
+    val mark = if (isAsked) Asked else groupingKey
+    if (!isAsked && mark != null) call = mark
+    lastOfPrefix = engine.scans.ofPrefix(session, f, prefixKey, each = false, mark = mark)
     closing(lastOfPrefix)
   }
   override def prefixScanWithMultiValues(
@@ -109,14 +115,34 @@ private[millpond] trait MillpondReading extends CompatibleReadStore with Limited
     lastOfPrefix = null
   }
 
-  private var marks = false
+  private var isAsked = false
 
   override def marked[A](read: => A): A = {
-    marks = true
+    isAsked = true
     try read
-    finally marks = false
+    finally isAsked = false
   }
-  override def endMarked(): Unit = engine.scans.endMarked(session)
+  override def endMarked(): Unit = engine.scans.endMarked(session, Asked)
+
+  // the grouping key for which user code began its last scans of a prefix; null: none
+  private var call: AnyRef = null
+
+  /** For what `transformWithState` runs user code now. Each call of it has a key that is an object
+    * of its own, with few exceptions: small numbers. Null: none runs, or another operator's. */
+  private def groupingKey: AnyRef =
+    ImplicitGroupingKeyTracker.getImplicitKeyOption.map(_.asInstanceOf[AnyRef]).orNull
+
+  /** End the scans of the call before, once user code works for another key. It gets the rows of a
+    * map without a way to close their scan, may leave them midway, and `exists` always does. Until
+    * the batch ends, which takes an hour in real-time mode, an open scan keeps every record that is
+    * replaced. The operator has taken all that the call gave out when it makes the next one. */
+  private def endLeft(): Unit = {
+    val now = groupingKey
+    if (now != null && (now ne call)) {
+      engine.scans.endMarked(session, call)
+      call = null
+    }
+  }
 
   private def closing(scan: Scan): StateStoreIterator[UnsafeRowPair] =
     new StateStoreIterator(scan, () => scan.close())
@@ -142,6 +168,11 @@ private[millpond] trait MillpondReading extends CompatibleReadStore with Limited
         useMultipleValuesPerKey))
 
   override def allColumnFamilyNames: Set[String] = engine.familyNames(session)
+}
+
+private object MillpondReading {
+  /** The mark of scans that answer single calls of a Python worker. */
+  private val Asked = new Object
 }
 
 private[provider] final class MillpondReadStore(val provider: StoreProvider, val session: Session,

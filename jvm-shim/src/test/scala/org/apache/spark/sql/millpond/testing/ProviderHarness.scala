@@ -19,6 +19,8 @@ import org.apache.hadoop.conf.Configuration
 
 import org.apache.spark.{SparkConf, SparkContext, SparkThrowable, TaskContext}
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
+import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate
+import transformwithstate.statefulprocessor.ImplicitGroupingKeyTracker
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
 
@@ -77,6 +79,17 @@ object ProviderHarness {
     TaskContext.setTaskContext(context)
     try work
     finally TaskContext.unset()
+  }
+
+  /** Calls of user code by name, as of `transformWithState`: each has a grouping key that is an
+    * object of its own. A command with `user_call` runs as a part of that call. */
+  private val userCalls = TrieMap.empty[String, AnyRef]
+  private def asUserCall[T](c: JsonNode)(work: => T): T = if (!c.hasNonNull("user_call")) work
+  else {
+    ImplicitGroupingKeyTracker.setImplicitKey(
+      userCalls.getOrElseUpdate(text(c, "user_call"), new Object))
+    try work
+    finally ImplicitGroupingKeyTracker.removeImplicitKey()
   }
 
   @volatile private var meanwhile: ArrayNode = null
@@ -452,7 +465,7 @@ object ProviderHarness {
     val out = nodes.arrayNode()
     json.readTree(line).elements().asScala.foreach { c =>
       val one = nodes.objectNode()
-      try one.set[ObjectNode]("ok", perhapsBeside(c)(asTask(c)(run(c))))
+      try one.set[ObjectNode]("ok", perhapsBeside(c)(asTask(c)(asUserCall(c)(run(c)))))
       catch {
         case e: LinkageError => one.set[ObjectNode]("error", failure(e))
         case e: AssertionError => one.set[ObjectNode]("error", failure(e))
