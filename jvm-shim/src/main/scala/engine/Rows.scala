@@ -5,6 +5,7 @@ import org.apache.spark.sql.millpond.base.{MillpondError, MillpondException, Sea
 import org.apache.spark.sql.millpond.disk.{DiskCursor, KeyRange}
 import org.apache.spark.sql.millpond.memory.Bytes
 import org.apache.spark.sql.millpond.rows.{Age, Family, FamilyCodec, GrowingKey}
+import org.apache.spark.unsafe.Platform
 
 /** Reads and writes single rows of a store. Each call of a task names its session, and takes the
   * engine's monitor. A row that memory lacks comes from the disk tier. */
@@ -156,8 +157,10 @@ private[millpond] final class Rows(engine: StoreEngine) {
         f.prefixLength(block, keyOffset), block, Bytes.ArrayOffset + valueAt, valueLength)
   }
 
-  /** All values of a key, as they are now. A later write or remove does not change the iterator. */
-  def values(session: Session, f: Family, key: UnsafeRow): Iterator[UnsafeRow] =
+  /** All values of a key, as they are now. A later write or remove does not change the iterator.
+    * @param most null, if the key has more: nothing is copied then */
+  def values(session: Session, f: Family, key: UnsafeRow, most: ListLimit = ListLimit.No)
+      : Iterator[UnsafeRow] =
     engine.synchronized {
       engine.checkUsable(session)
       val rows = f.rows
@@ -166,15 +169,16 @@ private[millpond] final class Rows(engine: StoreEngine) {
       val hash = Bytes.hash(rows.base, rows.offset, rows.length)
       val record = f.table.find(rows.base, rows.offset, rows.length, hash)
       if (record != 0L) {
-        if (f.table.isPresent(record))
-          rows.decodeValues(FamilyCodec.copyOf(f.table.valueAddress(record),
-              f.table.valueLength(record)), 0)
-        else Iterator.empty
+        val (address, length) = (f.table.valueAddress(record), f.table.valueLength(record))
+        if (!f.table.isPresent(record)) Iterator.empty
+        else if (most.excludes(null, address, length)) null
+        else rows.decodeValues(FamilyCodec.copyOf(address, length), 0)
       } else if (f.table.complete) Iterator.empty
       else {
         val n = readDisk(f, key)
         admit(f, n, hash, slotOf(f, key))
         if (n < 0) Iterator.empty
+        else if (most.excludes(engine.disk.lastValue, Bytes.ArrayOffset, n)) null
         else rows.decodeValues(java.util.Arrays.copyOf(engine.disk.lastValue, n), 0)
       }
     }
@@ -295,6 +299,24 @@ private[millpond] final class Rows(engine: StoreEngine) {
     count(f, before = true, after = false, known = true, slot)
     engine.batchLog.afterWrite(f)
   }
+}
+
+/** How many values of a key, and bytes of them, somebody wants to read. */
+private[millpond] final case class ListLimit(values: Int, bytes: Int) {
+  /** Whether an encoded list has more. */
+  def excludes(base: AnyRef, offset: Long, length: Int): Boolean =
+    length > bytes || values < Int.MaxValue && {
+      var (at, left) = (0, values)
+      while (at < length && left >= 0) {
+        at += 4 + Platform.getInt(base, offset + at)
+        left -= 1
+      }
+      left < 0
+    }
+}
+
+private[millpond] object ListLimit {
+  val No: ListLimit = ListLimit(Int.MaxValue, Int.MaxValue)
 }
 
 private object Rows {

@@ -5,7 +5,7 @@ import org.apache.spark.sql.execution.streaming.operators.stateful.transformwith
 import transformwithstate.statefulprocessor.ImplicitGroupingKeyTracker
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.millpond.base.{LimitedReads, MillpondError}
-import org.apache.spark.sql.millpond.engine.{Scan, Session, StoreEngine}
+import org.apache.spark.sql.millpond.engine.{ListLimit, Scan, Session, StoreEngine}
 import org.apache.spark.sql.millpond.rows.{Family, FamilyDefinition}
 import org.apache.spark.sql.types.StructType
 
@@ -73,7 +73,24 @@ private[millpond] trait MillpondReading extends CompatibleReadStore with Limited
   }
 
   override def valuesIterator(key: UnsafeRow, colFamilyName: String): Iterator[UnsafeRow] =
-    engine.rows.values(session, several(colFamilyName, "valuesIterator"), key)
+    engine.rows.values(session, several(colFamilyName, "valuesIterator"), key, most) match {
+      case null =>
+        isTooLong = true
+        Iterator.empty
+      case values => values
+    }
+
+  private var most = ListLimit.No
+  private var isTooLong = false
+
+  override def ofShortList[A](mostValues: Int, mostBytes: Int)(read: => A): Option[A] = {
+    most = ListLimit(mostValues, mostBytes)
+    isTooLong = false
+    try {
+      val values = read
+      if (isTooLong) None else Some(values)
+    } finally most = ListLimit.No
+  }
 
   override def iterator(colFamilyName: String): StateStoreIterator[UnsafeRowPair] =
     closing(engine.scans.all(session, family(colFamilyName), each = false, grouped = readsOnly))

@@ -57,10 +57,14 @@ private final class BulkValue(info: ValueStateInfo) extends BulkVariable {
   }
 }
 
-private final class BulkList(info: ListStateInfo) extends BulkVariable {
+private final class BulkList(info: ListStateInfo, reads: LimitedReads) extends BulkVariable {
   private val rowIn = new RowIn(info.schema, info.deserializer)
   override def read(out: PickleOut, limits: Limits): Unit =
-    Collections.read(out, limits, info.listState.get())(out.row): Unit
+    reads.ofShortList(limits.entries, limits.bytes * Collections.StoredBytes)(
+      info.listState.get()) match {
+      case Some(values) => Collections.read(out, limits, values)(out.row): Unit
+      case None => out.none()
+    }
   private def rows(value: Any): Array[Row] = {
     val values = value.asInstanceOf[JavaList[Any]]
     Array.tabulate(values.size)(i => rowIn(values.get(i)))
@@ -96,6 +100,9 @@ private final class BulkMap(info: MapStateInfo, reads: LimitedReads) extends Bul
 }
 
 private object Collections {
+  /** A value has in the store up to about so many times the bytes that it has on its way. */
+  val StoredBytes = 8
+
   /** Write all entries as a list, or nothing if there are too many. Returns whether it is all. */
   def read[A](out: PickleOut, limits: Limits, entries: Iterator[A])(write: A => Unit): Boolean = {
     val began = out.size
@@ -153,7 +160,7 @@ private[transport] final class BulkStates(
   def declare(asked: Iterable[(String, String)]): Unit = {
     variables = asked.map {
       case ("value", name) => new BulkValue(declared.values(name))
-      case ("list", name) => new BulkList(declared.lists(name))
+      case ("list", name) => new BulkList(declared.lists(name), reads)
       case ("map", name) => new BulkMap(declared.maps(name), reads)
       case (kind, _) => throw MillpondError.internal(s"a worker asked for a state of kind $kind")
     }.toIndexedSeq

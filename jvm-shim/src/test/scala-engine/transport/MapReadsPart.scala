@@ -31,6 +31,7 @@ object MapReadsPart extends Part {
   private final class Counting extends LimitedReads {
     var ended = 0
     override def endPrefixScan(): Unit = ended += 1
+    override def ofShortList[A](mostValues: Int, mostBytes: Int)(read: => A): Option[A] = unasked()
     override def marked[A](read: => A): A = read
     override def endMarked(): Unit = ()
   }
@@ -47,6 +48,6 @@ object MapReadsPart extends Part {
     override def values(): Iterator[Row] = unasked()
     override def removeKey(key: Row): Unit = unasked()
     override def clear(): Unit = unasked()
-    private def unasked(): Nothing = throw new UnsupportedOperationException
   }
+  private def unasked(): Nothing = throw new UnsupportedOperationException
 }

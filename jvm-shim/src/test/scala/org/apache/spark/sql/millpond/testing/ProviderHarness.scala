@@ -274,6 +274,10 @@ object ProviderHarness {
       val out = nodes.arrayNode()
       s.read.valuesIterator(k.encode(c.get("k")), cf).foreach(r => out.add(v.decode(r)))
       out
+    case "short_list" =>
+      val s = store(c)
+      val (cf, k, _, _) = s.family(c)
+      ShortLists.read(c, s.read, cf, k)
     case "put" =>
       val s = store(c)
       val (cf, k, v, _) = s.family(c)
