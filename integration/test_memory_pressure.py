@@ -433,6 +433,44 @@ def test_heap_refuses_what_exceeds_the_budget(harness: Harness, tmp_path: Path) 
     bench.check(2, backend="rocksdb")
 
 
+def test_a_load_into_memory_that_failed_leaves_nothing(harness: Harness, tmp_path: Path) -> None:
+    """Neither rows that the next load would find, nor memory that other stores need."""
+    bench = Bench(harness, tmp_path / "checkpoint")
+    large = {"backend": "heap", "memory.budget": "64m"}
+    state: dict[int, str] = {}
+    provider = bench.provider(**large)
+    for version in range(3):
+        store = provider.store(version, bench.ids[version])
+        state = bench.fill(store, state, f"version {version + 1}")
+        bench.commit(store, state)
+        if version < 2:
+            provider.store(version + 1, bench.ids[version + 1]).abort()
+            provider.snapshot()
+    provider.close()
+    provider = bench.provider(**large)
+    for point, first in (("memory.allocate", 12), ("load.replay", 4)):
+        harness.arm(point, kind="STORAGE_UNAVAILABLE", first=first, last=1_000_000)
+        with pytest.raises(ProviderError, match="a fault of the test"):
+            provider.read_store(3, bench.ids[3])
+        assert harness.disarm() >= first, point
+        for version in (3, 1):
+            store = provider.read_store(version, bench.ids[version])
+            assert bench.rows(store) == bench.versions[version]
+            store.abort()
+    provider.close()
+    fails = bench.provider(backend="heap")
+    with pytest.raises(ProviderError, match="MILLPOND_MEMORY_EXHAUSTED"):
+        fails.read_store(3, bench.ids[3])
+    other = Bench(harness, tmp_path / "other")
+    neighbour = other.provider(backend="heap")
+    store = neighbour.store(0)
+    some = {i: f"row {i}" for i in range(1700)}  # more than half of the budget
+    other.put(store, some)
+    other.commit(store, some)
+    neighbour.close()
+    fails.close()
+
+
 @pytest.mark.deep
 def test_stores_with_different_budgets_share_one(tmp_path: Path) -> None:
     """The store that was opened last decides the limit, also for a batch that runs already.

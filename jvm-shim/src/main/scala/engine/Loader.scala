@@ -120,8 +120,11 @@ private[millpond] object Loader extends Logging {
       loaded = held(engine, session) {
         if (engine.status.generation != generation)
           throw MillpondError.storeClosed(engine.context.label)
-        val done = attempt(engine, plan, version, loadEmpty, register, surprises)
-        if (done) finish(engine, start, plan)
+        var done = false
+        try {
+          done = attempt(engine, plan, version, loadEmpty, register, surprises)
+          if (done) finish(engine, start, plan)
+        } finally if (!engine.status.isLoaded) engine.unload() // others need what it holds
         done
       }
     }
