@@ -5,6 +5,7 @@ Restores put state there too. It is on S3 over HTTP.
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -303,6 +304,40 @@ def test_a_failure_leaves_nothing_in_either_place(
         savepoint.fork(built.root, tmp_path / "other", keep_query_id=True, storage_uri=uri)
         savepoint.fork(built.root, tmp_path / "same", keep_query_id=True, storage_uri=uri)
     assert caught.value.kind is ErrorKind.TARGET_NOT_EMPTY
+
+
+@pytest.mark.parametrize("dry_run", [True, False])
+def test_a_move_finds_the_state_of_before(tmp_path: Path, dry_run: bool) -> None:
+    """The user lost the Spark checkpoint, restores it, and gives the same storage.uri.
+
+    The hint said "name a directory", but the query's id names it.
+    """
+    built = CheckpointBuilder(tmp_path / "built", spark_format=2).build()
+    uri, saved = str(tmp_path / "states"), tmp_path / "saved"
+    made = savepoint.fork(built.root, tmp_path / "one", storage_uri=uri)
+    savepoint.create(tmp_path / "one", saved)
+    state = f"{uri}/{made.query_id}"
+
+    def moved(move: Callable[..., Any], origin: Path, place: str = uri) -> Any:
+        return move(
+            origin, tmp_path / "two", keep_query_id=True, storage_uri=place, dry_run=dry_run
+        )
+
+    with pytest.raises(MillpondError, match="is not empty") as of_fork:
+        moved(savepoint.fork, tmp_path / "one")
+    shutil.rmtree(tmp_path / "one")
+    with pytest.raises(MillpondError, match="is not empty") as of_restore:
+        moved(savepoint.restore, saved)
+    for caught in (of_fork, of_restore):
+        assert caught.value.kind is ErrorKind.TARGET_NOT_EMPTY
+        assert "another --storage-uri; or leave out --keep-query-id" in caught.value.hint
+    assert f"delete all that is below {state}" in of_restore.value.hint
+    assert "delete" not in of_fork.value.hint, "a fork reads it"
+    assert not (tmp_path / "two").exists()
+    moved(savepoint.restore, saved, str(tmp_path / "others"))
+    shutil.rmtree(tmp_path / "two", ignore_errors=True)
+    shutil.rmtree(state)
+    assert moved(savepoint.restore, saved).query_id == made.query_id
 
 
 def test_nothing_lands_in_the_place_of_the_state(tmp_path: Path) -> None:

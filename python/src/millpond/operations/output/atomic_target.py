@@ -94,10 +94,13 @@ class AtomicTarget:
     durable: set[str] = field(default_factory=set)
 
 
-def check_vacant(root: str) -> None:
+def check_vacant(root: str, *, hint: str = "") -> None:
     """Raise InvalidInputError (TARGET_NOT_EMPTY) if something is at `root`.
 
     An empty directory counts as nothing.
+
+    Args:
+        hint: what helps if nobody is writing there; "": that of TARGET_NOT_EMPTY.
     """
     storage = open_storage(root)
     if isinstance(storage, LocalStorage):
@@ -111,7 +114,7 @@ def check_vacant(root: str) -> None:
         return
     elif next(storage.list(layout.CLAIM_KEY), None) is not None:
         raise _claimed(root)
-    raise InvalidInputError(f"{root} is not empty", kind=ErrorKind.TARGET_NOT_EMPTY)
+    raise InvalidInputError(f"{root} is not empty", kind=ErrorKind.TARGET_NOT_EMPTY, hint=hint)
 
 
 def _claimed(root: str) -> InvalidInputError:

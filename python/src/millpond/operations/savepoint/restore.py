@@ -13,7 +13,7 @@ from millpond.config import BACKENDS
 from millpond.errors import ErrorKind, InvalidInputError, NotFoundError
 from millpond.format import layout, roots
 from millpond.local.scratch import scratch_directory
-from millpond.operations.output.atomic_target import building
+from millpond.operations.output.atomic_target import building, check_vacant
 from millpond.operations.output.copying import Progress, Written, damaged_state, write_image
 from millpond.operations.repartition.origin import Origin
 from millpond.operations.repartition.pipeline import plan_repartition, write_changelogs
@@ -393,6 +393,7 @@ def _write(
     state_bytes: dict[str, int] = {}
     state = _state_place(changes, changed)
     if state is not None:
+        check_vacant(state, hint=_taken(state, of_savepoint) if changes.keep_query_id else "")
         check_apart(origin.root, state)
     if not dry_run:
         # The entries of the sink's log come late: by then this command hardly fails, and takes none
@@ -446,6 +447,23 @@ def _state_place(changes: _Changes, image: Image) -> str | None:
             hint="Leave out --keep-query-id, or name the place yourself with --storage-uri.",
         )
     return place_of(changes.storage_uri, image.query_id)
+
+
+def _taken(state: str, of_savepoint: bool) -> str:
+    """Return the hint for a move whose place below storage.uri is taken: most likely, by the state
+    that the query had before.
+    """
+    hint = (
+        "A query that keeps its id has this place below --storage-uri, and its state of before is"
+        " there. Name another --storage-uri; or leave out --keep-query-id: a fork gets a place of"
+        " its own."
+    )
+    if not of_savepoint:
+        return hint  # a fork reads that very state
+    return (
+        f"{hint} If no query needs that state any more, delete all that is below {state}, and run"
+        " the command again."
+    )
 
 
 def _query_id(image: Image, changes: _Changes) -> str | None:
