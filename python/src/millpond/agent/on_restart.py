@@ -55,7 +55,7 @@ def _rescale(
 ) -> dict[str, Any]:
     # Start-up time: the agents of executors never need these.
     from millpond.operations.rescale import rescale, undo
-    from millpond.operations.rescale.write import read_journal
+    from millpond.query.rescaling import read_journal
     from millpond.spark.heartbeats import refuse_running
     from millpond.spark.metadata import read_spark_metadata
 

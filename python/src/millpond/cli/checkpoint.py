@@ -86,7 +86,7 @@ def _print_overview(result: Overview, output: Output, *, each: bool) -> None:
     if each or most <= _MAX_PARTITIONS:
         for operator in result.operators:
             output.line()
-            _print_operator(operator, output)
+            _print_operator(operator, output, result.rescaling)
         return
     output.line()
     _print_sums(result.operators, output)
@@ -149,7 +149,7 @@ def _print_sums(operators: Sequence[OperatorView], output: Output) -> None:
     )
 
 
-def _print_operator(operator: OperatorView, output: Output) -> None:
+def _print_operator(operator: OperatorView, output: Output, rescaling: bool) -> None:
     output.line(f"operator {operator.operator}  {operator.name or '(no metadata)'}")
     by_name = sorted(operator.stores, key=lambda store: (store.name, store.partition))
     for name, group in groupby(by_name, key=lambda store: store.name):
@@ -177,10 +177,12 @@ def _print_operator(operator: OperatorView, output: Output) -> None:
             indent="    ",
         )
         if gone := [store.partition for store in stores if store.removed]:
-            output.line(
-                f"    partitions {_span(gone[0], gone[-1])} are gone, by a rescale; their files go"
-                " with the last version that needs them"
+            what = (
+                "are of the rescale that has not come to its end"
+                if rescaling
+                else "are gone, by a rescale; their files go with the last version that needs them"
             )
+            output.line(f"    partitions {_span(gone[0], gone[-1])} {what}")
         for store in stores:
             if store.scalable is False:
                 output.line(
@@ -255,7 +257,9 @@ def verify_command(arguments: argparse.Namespace, output: Output) -> int:
     output.line(f"SSTs        {checked.ssts:,} ({bytes_text(checked.sst_bytes)})")
     output.line(f"versions    {checked.versions:,} restorable")
     output.problems(report.problems)
-    if not report.ok:
+    if report.unfinished:
+        output.message("Which batches are whole shows once the command that is half way has ended.")
+    elif not report.ok:
         output.message(what_is_left(report.checkpoint, report.newest_whole_batch))
     output.hints(report.problems)
     return 0 if report.ok else 1

@@ -91,11 +91,9 @@ class _Reader:
     def read(self, batch: int | None) -> Image:
         found, spark = self.found, self.found.spark
         assert spark is not None
-        if found.rescaling:
-            raise error(
-                ErrorKind.RESCALE_UNFINISHED,
-                f"{self.checkpoint}: a rescale is under way, or was interrupted",
-            )
+        if found.rescale is not None:
+            e = found.rescale
+            raise error(e.kind, f"{self.checkpoint}: {e.message}", hint=e.hint) from e
         self._check_lost(spark, batch)
         batch = self._batch(spark, batch)
         version = batch + 1

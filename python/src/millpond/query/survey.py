@@ -27,6 +27,7 @@ from millpond.query.expected import (
     partitions_of,
     schema_keys,
 )
+from millpond.query.rescaling import unfinished_rescale
 from millpond.spark.metadata import (
     OperatorInfo,
     SparkMetadata,
@@ -34,7 +35,7 @@ from millpond.spark.metadata import (
     read_spark_metadata,
 )
 from millpond.spark.state_schemas import key_columns, parse_schema_file
-from millpond.storage import Storage, is_there
+from millpond.storage import Storage
 from millpond.store.files import Listing, add_to_listing
 
 PROVIDER_PACKAGE = "org.apache.spark.sql.millpond."
@@ -54,7 +55,8 @@ class Survey:
     key_columns: dict[int, dict[str, tuple[str, ...] | None]] = field(default_factory=dict)
     format: CheckpointFormat | None = None  # None: damaged or missing
     spark_format: int = 1  # Spark's state store checkpoint format
-    rescaling: bool = False  # a rescale is under way, or was interrupted
+    # What says that a rescale runs, or was interrupted; None: there is none.
+    rescale: MillpondError | None = None
     errors: list[tuple[str, MillpondError]] = field(default_factory=list)  # key, what is wrong
     lost: list[Lost] = field(default_factory=list)  # entries of Spark's logs
     # Operators that have a folder but are not part of the query any more -> the error that says so.
@@ -102,7 +104,7 @@ def survey(
     # batch may have only some of its files.
     result.spark = read_spark_metadata(storage, operators=(), damaged=result.errors)
     result.lost = list(lost_entries(result.spark))
-    result.rescaling = is_there(storage, layout.RESCALE_JOURNAL_KEY)
+    result.rescale = unfinished_rescale(storage, checkpoint)
     present: set[int] = set()
     for info in storage.list(layout.STATE_DIR + "/"):
         operator = layout.operator_of(info.key)

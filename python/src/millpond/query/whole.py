@@ -25,6 +25,12 @@ _DAMAGE = {
     ErrorKind.PARTITIONS_CHANGED,
     ErrorKind.UNSAFE_PATH,
 }
+UNFINISHED = {
+    ErrorKind.RESCALE_UNFINISHED,
+    ErrorKind.ERASE_UNFINISHED,
+    ErrorKind.CHECKPOINT_UNFINISHED,
+}
+"""A command is half way. Nobody can tell what is whole before it has ended."""
 _MOST_BATCHES = 100  # Spark keeps this many entries of its logs
 
 

@@ -408,6 +408,7 @@ def test_half_a_rescale(built: CheckpointBuilder) -> None:
     assert problems(built) == {("RESCALE_UNFINISHED", layout.RESCALE_JOURNAL_KEY)}
     (told,) = overview(built.storage, "name").problems
     assert told.startswith(f"{layout.RESCALE_JOURNAL_KEY}: a rescale is under way")
+    assert "its journal cannot be read" in told
 
 
 def test_changelogs_of_two_operators_exchanged(built: CheckpointBuilder) -> None:

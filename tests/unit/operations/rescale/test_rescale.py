@@ -42,6 +42,7 @@ from millpond.storage.split import SplitStorage
 from tests.agent_driver import CallError, call
 from tests.checkpoints import CheckpointBuilder
 from tests.failing_storage import FailingStorage
+from tests.row_checkpoints import RowsBuilder
 
 Captured = pytest.CaptureFixture[str]
 
@@ -206,7 +207,7 @@ def interrupt(built: CheckpointBuilder, partitions: int) -> None:
     rescale(built.storage, "it", partitions)
     new = tree(built.root)
     (built.root / "commits/6").unlink()
-    from millpond.operations.rescale.journal import Journal, encode_journal
+    from millpond.format.rescale_journal import Journal, encode_journal
 
     keys = tuple(k for k in new if k.endswith("7.manifest") or "pins" in k)
     import zlib
@@ -273,6 +274,47 @@ def test_the_same_again_finishes_another_number_is_refused(built: CheckpointBuil
     assert refused(built, 8, dry_run=True).kind is ErrorKind.RESCALE_UNFINISHED
     report = rescale(built.storage, "it", 8)
     assert report.undone and read_spark_metadata(built.storage).last_committed_batch == 6
+
+
+def said(capsys: Captured, *words: object) -> str:
+    """Return all that a command prints that ends with exit code 1."""
+    assert main([str(word) for word in words]) == 1
+    return "".join(capsys.readouterr())
+
+
+def test_every_command_names_the_rescale_to_finish(tmp_path: Path, capsys: Captured) -> None:
+    """`verify` called no batch whole, and sent the user to a copy. `show` showed the new number of
+    partitions as that of the state, and its new partitions as gone.
+    """
+    built = RowsBuilder(tmp_path / "check point", partitions=4, groups=KeyGroups(48, 12)).build()
+    interrupt(built, 6)
+    root = built.root
+    finish, back = f"millpond rescale '{root}' --partitions 6", f"millpond rescale '{root}' --undo"
+    reading: list[tuple[object, ...]] = [
+        ("checkpoint", "verify", root),
+        ("checkpoint", "skew", root),
+        ("state", "list", root),
+        ("state", "read", root),
+        ("state", "get", root, "--key", "k=1"),
+        ("state", "history", root, "--key", "k=1"),
+        ("state", "blame", root),
+        ("savepoint", "create", root, tmp_path / "saved"),
+        ("fork", root, tmp_path / "fork"),
+        ("rescale", root, "12"),
+        ("rescale", root, "6", "--dry-run"),
+    ]
+    for words in reading:
+        text = said(capsys, *words)
+        assert finish in text and back in text, words
+        assert "a rescale from 4 to 6 partitions" in text and "RESCALE_UNFINISHED" in text, words
+        assert "is whole" not in text and "savepoint." not in text, words
+    assert not verify(built.storage, str(root)).newest_whole_batch
+    shown = said(capsys, "checkpoint", "show", root)
+    assert "a rescale from 4 to 6 partitions" in shown and finish in shown and back in shown
+    assert "partitions         4\n" in shown
+    assert "partitions 4 to 5 are of the rescale that has not come to its end" in shown
+    undo(built.storage, str(root))
+    assert main(["checkpoint", "verify", str(root)]) == 0
 
 
 def test_what_spark_wrote_since_is_left_alone(built: CheckpointBuilder) -> None:

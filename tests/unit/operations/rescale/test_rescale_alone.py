@@ -11,7 +11,7 @@ from millpond.errors import ErrorKind, MillpondError, NotFoundError
 from millpond.format import layout
 from millpond.model.key_groups import KeyGroups
 from millpond.operations.rescale import RescaleReport, rescale, undo
-from millpond.operations.rescale.write import read_journal
+from millpond.query.rescaling import read_journal
 from millpond.spark import commands, heartbeats
 from millpond.spark.metadata import logged_batches
 from millpond.storage import LocalStorage

@@ -20,11 +20,11 @@ from millpond import savepoint
 from millpond.errors import ErrorKind, MillpondError
 from millpond.format import layout
 from millpond.format.changelog import read_header
+from millpond.format.rescale_journal import Journal, encode_journal
 from millpond.model.ids import StoreId
 from millpond.operations import migrate
 from millpond.operations.inspect import verify
 from millpond.operations.rescale import rescale
-from millpond.operations.rescale.journal import Journal, encode_journal
 from millpond.query.index import encode_index
 from millpond.query.whole import checkpoint_image
 from millpond.state.tables import read_state

@@ -13,10 +13,10 @@ from millpond import savepoint
 from millpond.cli.main import main
 from millpond.errors import ErrorKind, MillpondError
 from millpond.format import layout
+from millpond.format.rescale_journal import Journal, decode_journal, encode_journal
 from millpond.model.key_groups import KeyGroups
 from millpond.operations.rescale import rescale, undo
-from millpond.operations.rescale.journal import Journal, decode_journal, encode_journal
-from millpond.operations.rescale.write import read_journal
+from millpond.query.rescaling import read_journal
 from millpond.spark.sinks.keeping import SinkPlan, for_start
 from millpond.spark.sinks.recorded import FILE, Sink, read_sink
 from millpond.storage import StorageSettings, open_storage

@@ -51,12 +51,8 @@ def problems_of_logs(storage: Storage, found: Survey) -> Iterator[Problem]:
 
 def problems_of_rescale(found: Survey) -> Iterator[Problem]:
     """Yield a problem if a rescale has not come to its end."""
-    if found.rescaling:
-        e = error(
-            ErrorKind.RESCALE_UNFINISHED,
-            "a rescale is under way, or was interrupted: Spark does not start",
-        )
-        yield problem_of(layout.RESCALE_JOURNAL_KEY, e)
+    if found.rescale is not None:
+        yield problem_of(layout.RESCALE_JOURNAL_KEY, found.rescale)
 
 
 def problems_of_claim(storage: Storage) -> Iterator[Problem]:

@@ -61,8 +61,9 @@ class StoreView:
     scalable: bool | None  # None: not known
     unscalable_reason: str
     cost: StoreCost | None = None  # None: not on an object storage
-    # A rescale took its partition away, and so it has no keys. Its files go with the last version
-    # that needs them.
+    # The last committed batch has no such partition, and so it has no keys: a rescale took it away,
+    # and its files go with the last version that needs them; or a rescale that adds it has not
+    # ended.
     removed: bool = False
 
 
@@ -99,6 +100,8 @@ class Overview(Notebook):
     asked_partitions: int | None  # another number, which the last start of the query asked for
     asked_refused: str  # why that start did not get it, if the option rescale.onRestart is set
     problems: tuple[str, ...]  # files that cannot be read; `verify` says more
+    # A rescale runs, or was interrupted. Its partitions have `removed` set until it has ended.
+    rescaling: bool
     cost: StoreCost | None = None  # of all stores; None: not on an object storage
 
     def to_json(self) -> dict[str, Any]:
@@ -188,7 +191,7 @@ def overview(storage: Storage, checkpoint: str, tariff: Tariff | None = None) ->
     """
     found = survey(storage, checkpoint)
     unfinished = (*problems_of_claim(storage), *problems_of_rescale(found))
-    problems = [f"{one.file}: {one.message}" for one in unfinished]
+    problems = [f"{one.file}: {one.message}. {one.hint}" for one in unfinished]
     problems += [f"{key}: {_without(e.message, key)}" for key, e in found.errors]
     operators: list[OperatorView] = []
     for operator in found.operator_ids():
@@ -217,18 +220,18 @@ def overview(storage: Storage, checkpoint: str, tariff: Tariff | None = None) ->
                 stores=tuple(stores),
             )
         )
-    spark = found.spark
+    spark, partitions = found.spark, _partitions(found)
     offsets = spark.offset_batches if spark is not None else ()
     commits = spark.commit_batches if spark is not None else ()
     asked = read_asked(storage)
-    if asked is not None and (spark is None or asked.partitions == spark.partitions):
+    if asked is not None and (spark is None or asked.partitions == partitions):
         asked = None  # a later rescale did it
     return Overview(
         checkpoint=checkpoint,
         query_id=spark.query_id if spark is not None else None,
         provider=spark.provider_class if spark is not None else None,
         spark_checkpoint_format=found.spark_format,
-        partitions=spark.partitions if spark is not None else None,
+        partitions=partitions,
         max_parallelism=found.format.max_parallelism if found.format is not None else None,
         key_group_base=found.format.base if found.format is not None else None,
         backend=found.format.backend if found.format is not None else None,
@@ -240,10 +243,22 @@ def overview(storage: Storage, checkpoint: str, tariff: Tariff | None = None) ->
         asked_partitions=asked.partitions if asked is not None else None,
         asked_refused=asked.refused if asked is not None else "",
         problems=tuple(problems),
+        rescaling=found.rescale is not None,
         cost=None
         if tariff is None
         else sum_of([s.cost for o in operators for s in o.stores if s.cost is not None]),
     )
+
+
+def _partitions(found: Survey) -> int | None:
+    """Return the number of state partitions, which a rescale changes only at its end."""
+    spark = found.spark
+    if spark is None:
+        return None
+    committed = spark.last_committed_batch
+    if found.rescale is None or committed is None:
+        return spark.partitions
+    return spark.partitions_at(committed + 1)
 
 
 def _without(message: str, key: str) -> str:

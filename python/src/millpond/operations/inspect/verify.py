@@ -7,13 +7,13 @@ one store.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from millpond.operations.inspect.logs import Problem, problems_of_claim, problems_of_logs
 from millpond.operations.inspect.store_check import Checked, verify_store
 from millpond.query.survey import Survey, survey
-from millpond.query.whole import newest_whole_batch
+from millpond.query.whole import UNFINISHED, newest_whole_batch
 from millpond.storage import Storage
 
 _ATTEMPTS = 3
@@ -29,11 +29,17 @@ class VerifyReport:
     checkpoint: str
     checked: Checked = field(default_factory=Checked)
     problems: list[Problem] = field(default_factory=list)
-    newest_whole_batch: int | None = None  # None: none is whole, or nothing is damaged
+    # None: none is whole, or nothing is damaged, or a command is half way.
+    newest_whole_batch: int | None = None
 
     @property
     def ok(self) -> bool:
         return not self.problems
+
+    @property
+    def unfinished(self) -> bool:
+        """Whether a command is half way. What is whole shows once it has ended."""
+        return any(problem.kind in UNFINISHED for problem in self.problems)
 
     def to_json(self) -> dict[str, Any]:
         return {
@@ -62,17 +68,17 @@ def verify(
     found, of_logs = verify_logs(storage, checkpoint)
     problems = [*problems_of_claim(storage), *of_logs]
     checked = Checked()
-    newest: int | None = None
     for done, store in enumerate(found.stores, 1):
         more, wrong = verify_store(storage, found, store)
         checked += more
         problems += wrong
         if progress is not None:
             progress(done, len(found.stores))
-    if problems:
-        damaged = {problem.file for problem in problems}
-        newest = newest_whole_batch(storage, checkpoint, damaged)
-    return VerifyReport(checkpoint, checked, problems, newest)
+    report = VerifyReport(checkpoint, checked, problems)
+    if report.ok or report.unfinished:
+        return report
+    damaged = {problem.file for problem in problems}
+    return replace(report, newest_whole_batch=newest_whole_batch(storage, checkpoint, damaged))
 
 
 def verify_logs(storage: Storage, checkpoint: str) -> tuple[Survey, list[Problem]]:

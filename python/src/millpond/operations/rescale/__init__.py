@@ -18,7 +18,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from millpond.errors import ConflictError, ErrorKind, InvalidInputError, NotFoundError
+from millpond.errors import ErrorKind, InvalidInputError, NotFoundError
 from millpond.format import layout
 from millpond.model.key_groups import divisors_near
 from millpond.operations.repartition.folder import remove_leftovers
@@ -26,7 +26,8 @@ from millpond.operations.rescale import rehash
 from millpond.operations.rescale.new_files import composed, state_bytes
 from millpond.operations.rescale.plan import check_partitions, check_scalable
 from millpond.operations.rescale.read import Before, read_before
-from millpond.operations.rescale.write import carry_out, clear, read_journal
+from millpond.operations.rescale.write import carry_out, clear
+from millpond.query.rescaling import read_journal, rescale_error
 from millpond.query.whole import check_whole
 from millpond.spark.commands import Hold, at_work
 from millpond.spark.sinks import keeping
@@ -151,7 +152,7 @@ def _rescale(
 ) -> RescaleReport:
     """Plan, and write what is planned if the Spark checkpoint is held. Args: as for `rescale`."""
     dry_run = hold is None
-    undone = _finish_interrupted(storage, partitions, hold)
+    undone = _finish_interrupted(storage, root, partitions, hold)
     image, plans = check_whole(storage, root)
     before = read_before(storage, root, plans)
     _check(before, root, partitions, skip_uncommitted)
@@ -271,7 +272,7 @@ def _check(before: Before, root: str, partitions: int, skip_uncommitted: bool) -
                 check_scalable(stores, before.partitions)
 
 
-def _finish_interrupted(storage: Storage, partitions: int, hold: Hold | None) -> bool:
+def _finish_interrupted(storage: Storage, root: str, partitions: int, hold: Hold | None) -> bool:
     """Take an interrupted rescale back. Return whether there was one that had not switched over.
 
     Args:
@@ -281,8 +282,5 @@ def _finish_interrupted(storage: Storage, partitions: int, hold: Hold | None) ->
     if journal is None:
         return False
     if hold is None or journal.partitions != partitions:
-        raise ConflictError(
-            f"a rescale from {journal.current} to {journal.partitions} partitions was interrupted",
-            kind=ErrorKind.RESCALE_UNFINISHED,
-        )
+        raise rescale_error(journal, root)
     return not clear(storage, journal, hold)

@@ -18,9 +18,9 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from millpond.errors import ConflictError, ErrorKind, MillpondError, NotFoundError
+from millpond.errors import ConflictError, ErrorKind, MillpondError
 from millpond.format import layout
-from millpond.operations.rescale.journal import Journal, decode_journal, encode_journal
+from millpond.format.rescale_journal import Journal, encode_journal
 from millpond.spark.commands import Hold
 from millpond.spark.log_files import log_crc32, put_log
 from millpond.spark.metadata import logged_batches
@@ -135,14 +135,6 @@ def _sink_sums(writing: Writing) -> dict[str, int]:
     if writing.sink is None:
         return {}
     return crc32_of(writing.sink, range(writing.first_unused, writing.batch + 1))
-
-
-def read_journal(storage: Storage) -> Journal | None:
-    """Return the journal of an interrupted rescale, or None."""
-    try:
-        return decode_journal(storage.read(layout.RESCALE_JOURNAL_KEY))
-    except NotFoundError:
-        return None
 
 
 def clear(storage: Storage, journal: Journal, hold: Hold, sink: Storage | None = None) -> bool:
