@@ -33,7 +33,8 @@ from integration.harness import EVERYTHING
 from integration.streams import Input, Run, finish, settings, start
 from millpond import savepoint
 from millpond.cli.main import main
-from millpond.errors import ErrorKind, InvalidInputError
+from millpond.errors import ErrorKind, InvalidInputError, NotFoundError
+from millpond.operations.output.copying import write_image
 
 pytestmark = pytest.mark.spark
 
@@ -175,6 +176,42 @@ def test_a_mapping_is_confirmed_or_said_by_hand(spark: SparkSession, tmp_path: P
         with pytest.raises(InvalidInputError, match="without a job"):
             savepoint.restore(origin, new, match_operators=True)
     assert not new.exists()
+
+
+def test_a_fork_that_looks_again_runs_the_job_once(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A query that runs collects a file before it is pinned. The job may write somewhere itself."""
+    case = Case("", distinct("k", "v"), [(EVENTS, [FIRST, THEN])], "append", conf=NO_EMPTY_BATCHES)
+    origin, inputs, conf = saved(spark, tmp_path, case, 1)
+    ran, asked, written = [], [], []
+
+    def job() -> Any:
+        ran.append(True)
+        return distinct_counts([inputs[0].stream(spark)]).writeStream.outputMode("update")
+
+    def confirm(found: tuple[savepoint.OperatorVerdict, ...]) -> bool:
+        asked.append(found)
+        return True
+
+    def collected_at_first(*given: Any, **more: Any) -> Any:
+        written.append(True)
+        if len(written) == 1:
+            raise NotFoundError("it was collected")
+        return write_image(*given, **more)
+
+    savepoint.restore(origin, tmp_path / "query")
+    monkeypatch.setattr("millpond.operations.savepoint.restore.write_image", collected_at_first)
+    with settings(spark, conf):
+        report = savepoint.fork(
+            tmp_path / "query",
+            tmp_path / "new",
+            job=job,
+            allow_new_operator=True,
+            match_operators=confirm,
+        )
+    assert (report.operators, report.new_operators) == (((0, 1),), (0,))
+    assert [len(each) for each in (written, ran, asked)] == [2, 1, 1]
 
 
 def test_a_job_that_spark_refuses_is_not_restored(spark: SparkSession, tmp_path: Path) -> None:

@@ -33,15 +33,34 @@ Confirm: TypeAlias = bool | Callable[[tuple[OperatorVerdict, ...]], bool]
 """Whether operators that moved get the numbers that were found; a function is asked."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class JobToFit:
-    """The job that is to start with a new Spark checkpoint."""
+    """The job that is to start with a new Spark checkpoint.
+
+    A command may look at a query several times. It runs the user's code once, and asks once.
+    """
 
     job: str | os.PathLike[str] | Callable[..., object]
     query: str | None = None  # queryName, if the job has several
     conf: Mapping[str, str] = field(default_factory=dict)  # of a session, if none runs
     allow_new: bool = False
     confirm: Confirm = False
+    _meant: JobQuery | None = field(default=None, init=False)
+    _confirmed: tuple[OperatorVerdict, ...] = field(default=(), init=False)
+
+    def meant(self) -> JobQuery:
+        """Return the job's query. The first call runs the job. Raises: as `load` and `chosen`."""
+        if self._meant is None:
+            self._meant = chosen(load(self.job, lambda: new_session(self.conf)), self.query)
+        return self._meant
+
+    def confirms(self, found: tuple[OperatorVerdict, ...]) -> bool:
+        """Whether the user means what becomes of the operators. It is asked once about the same."""
+        if found != self._confirmed:
+            if not (callable(self.confirm) and self.confirm(found)):
+                return False
+            self._confirmed = found
+        return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +123,7 @@ def fit_to_restore(
             the job. What the job itself raises.
     """
     given = given_numbers(image, mapped, dropped)  # before the job runs
-    meant = chosen(load(to_fit.job, lambda: new_session(to_fit.conf)), to_fit.query)
+    meant = to_fit.meant()
     confirmed = to_fit.confirm is True
     fit = fit_job(image, meant, given, dropped, allow_new=to_fit.allow_new, confirmed=confirmed)
     refused = [one for one in fit.verdicts if one.verdict == REFUSED]
@@ -119,7 +138,7 @@ def fit_to_restore(
             ),
         )
     moved = [one for one in fit.verdicts if one.verdict == MOVED]
-    if moved and not (callable(to_fit.confirm) and to_fit.confirm(fit.verdicts)):
+    if moved and not to_fit.confirms(fit.verdicts):
         pairs = ", ".join(
             f"operator {one.saved_as} ({one.name}) of the saved query is operator {one.operator} of"
             f" the job ({one.why})"
