@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 
 from millpond import api
 from millpond.cli.arguments import options_of
@@ -15,11 +16,7 @@ def rescale_command(arguments: argparse.Namespace, output: Output) -> int:
     """Rescale, say what a rescale would do, or take back one that was interrupted."""
     options = options_of(arguments)
     if arguments.undo:
-        if arguments.partitions is not None or arguments.dry_run:
-            raise InvalidInputError(
-                "--undo goes with neither --partitions nor --dry-run",
-                hint="Take it back first, by --undo alone; then rescale.",
-            )
+        _refuse_more_than_undo(arguments)
         undone = api.undo_rescale(arguments.checkpoint, options=options)
         if arguments.json:
             output.json(undone.to_json())
@@ -29,9 +26,10 @@ def rescale_command(arguments: argparse.Namespace, output: Output) -> int:
             output.line("there is no rescale to take back")
         return 0
     if arguments.partitions is None:
+        command = shlex.join(["millpond", "rescale", arguments.checkpoint, "16"])
         raise InvalidInputError(
             "the number of partitions is missing",
-            hint=f"Say how many: millpond rescale {arguments.checkpoint} 16, or --undo.",
+            hint=f"Say how many: {command}, or --undo.",
         )
 
     def announce(planned: RescaleReport) -> None:
@@ -71,6 +69,23 @@ def rescale_command(arguments: argparse.Namespace, output: Output) -> int:
     if report.undone:
         output.message("a rescale that was interrupted has been taken back first")
     return 0
+
+
+def _refuse_more_than_undo(arguments: argparse.Namespace) -> None:
+    """Raise InvalidInputError if an argument is given that only a new rescale heeds."""
+    given = {
+        "a number of partitions": arguments.partitions is not None,
+        "--max-parallelism": arguments.max_parallelism is not None,
+        "--dry-run": arguments.dry_run,
+        "--skip-uncommitted": arguments.skip_uncommitted,
+        "--file-sink": arguments.file_sink is not None,
+    }
+    if any(given.values()):
+        names = ", ".join(name for name, is_given in given.items() if is_given)
+        raise InvalidInputError(
+            f"--undo goes without {names}",
+            hint="Take it back first, by --undo alone; then rescale.",
+        )
 
 
 def _way(planned: RescaleReport) -> str:

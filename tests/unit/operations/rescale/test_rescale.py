@@ -557,6 +557,20 @@ def test_wrong_usage(built: CheckpointBuilder, arguments: list[str], capsys: Cap
     assert tree(built.root) == before and capsys.readouterr().out == ""
 
 
+@pytest.mark.parametrize(
+    "more", ["-p 6", "--max-parallelism 48", "--dry-run", "--skip-uncommitted", "--file-sink none"]
+)
+def test_undo_goes_alone(built: CheckpointBuilder, more: str, capsys: Captured) -> None:
+    """What only a new rescale heeds was silently ignored."""
+    interrupt(built, 8)
+    before = tree(built.root)
+    assert main(["rescale", str(built.root), "--undo", *more.split()]) == 2
+    said = capsys.readouterr()
+    name = "a number of partitions" if more == "-p 6" else more.split()[0]
+    assert f"--undo goes without {name}\n" in said.err and said.out == ""
+    assert tree(built.root) == before
+
+
 # ---- the parts
 
 
