@@ -181,6 +181,10 @@ def test_options_reach_savepoints_too(server: S3Server, built: HashedBuilder) ->
         assert page(app, root, "saved").json()["batch"] == 7
         verified = page(app, root, "verify").json()
         assert verified["ok"], verified
+        # The command that the page runs reads the savepoint before it looks for the job.
+        app = app_over(root, job="none.py", storage_s3_endpoint=server.endpoint)
+        told = page(app, root, "jobplan").json()["error"]
+        assert told["message"] == "there is no file none.py"
 
 
 def test_what_a_job_would_do_with_a_savepoint(built: HashedBuilder, tmp_path: Path) -> None:

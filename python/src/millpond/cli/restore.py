@@ -17,9 +17,11 @@ from millpond.cli.arguments import (
     add_family,
     add_file_sink,
     add_job,
+    add_options,
     add_writing,
     columns_of,
     number,
+    options_of,
     pair,
     session_of,
     settings,
@@ -73,6 +75,7 @@ def add_plan_arguments(command: argparse.ArgumentParser) -> None:
         help="a setting of the Spark session; repeatable",
     )
     _operators(command)
+    add_options(command)
 
 
 def _changing(command: argparse.ArgumentParser) -> None:
@@ -276,6 +279,7 @@ def plan(arguments: argparse.Namespace, output: Output) -> int:
             match_operators=arguments.match_operators,
             query=arguments.query,
             conf=settings(arguments.conf),
+            options=options_of(arguments),
         )
     output.warnings(report.warnings)
     if arguments.json:

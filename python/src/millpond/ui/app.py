@@ -138,7 +138,7 @@ class _Pages:
                 kind=ErrorKind.INVALID_ARGUMENT,
                 hint="Start `millpond ui` with --job JOB.PY.",
             )
-        return job_plan(place.path, self._job)
+        return job_plan(place.path, self._job, self._options)
 
 
 _VIEWS: dict[str, Callable[[Place, Mapping[str, object]], Any]] = {

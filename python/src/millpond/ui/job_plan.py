@@ -9,6 +9,7 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from millpond.errors import ErrorKind, InvalidInputError
@@ -17,16 +18,18 @@ _ERROR = re.compile(r"^millpond: ([A-Z_]+): (.*)\n(?:  hint: (.*))?", re.MULTILI
 _OTHER = "Run the command in a terminal: it shows all that the job prints."
 
 
-def job_plan(savepoint: str, job: str) -> dict[str, Any]:
+def job_plan(savepoint: str, job: str, options: Mapping[str, object]) -> dict[str, Any]:
     """Return the report of `millpond savepoint plan`, as JSON values.
 
     Args:
         savepoint: path or URI. job: what follows `--job`.
+        options: of the savepoint's storage, by name.
     Raises: InvalidInputError: the error that the command told.
     """
     command = [sys.executable, "-m", "millpond.cli.main", "savepoint", "plan", savepoint]
+    given = [f"--option={name}={value}" for name, value in options.items()]
     done = subprocess.run(
-        [*command, "--job", job, "--json"],
+        [*command, "--job", job, "--json", *given],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         check=False,

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
+from millpond.config import resolve
 from millpond.operations.savepoint.fit_job import Fit, fit_job, given_numbers
 from millpond.operations.savepoint.fitting_columns import UnclearColumnsError, column_options
 from millpond.operations.savepoint.kafka_warnings import kafka_warnings
@@ -22,6 +23,7 @@ from millpond.spark.column_changes import KEY_ADVICE
 from millpond.spark.job import new_session
 from millpond.spark.job_script import chosen, load
 from millpond.storage import open_storage, root_of
+from millpond.storage.settings import storage_settings
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +58,7 @@ def plan(
     match_operators: bool = False,
     query: str | None = None,
     conf: Mapping[str, str] | None = None,
+    options: Mapping[str, object] | None = None,
 ) -> PlanReport:
     """Say what becomes of the state in a savepoint if a job starts from it. This restores nothing,
     and starts no query.
@@ -72,14 +75,15 @@ def plan(
         map_operators, drop_operators, allow_new_operator, match_operators: as for `restore`.
         query: `queryName` of the query, if the job has several.
         conf: settings of the Spark session for the job, if none runs yet.
+        options: of the savepoint's storage, by name.
     Raises:
-        InvalidInputError: NOT_A_SAVEPOINT, OPERATOR_UNKNOWN, INVALID_ARGUMENT. FormatError:
-            SAVEPOINT_DAMAGED.
+        InvalidInputError: NOT_A_SAVEPOINT, OPERATOR_UNKNOWN, INVALID_ARGUMENT, UNKNOWN_OPTION,
+            INVALID_OPTION. FormatError: SAVEPOINT_DAMAGED.
         UnsupportedError: SHIM_MISSING: a session runs already, without Millpond. What the job
             itself raises.
     """
     origin = root_of(savepoint)
-    source = open_storage(origin)
+    source = open_storage(origin, storage_settings(resolve(options or {})))
     image = savepoint_image(source, read_index(source, origin))
     given = given_numbers(image, map_operators or {}, drop_operators)  # before the job runs
     meant = chosen(load(job, lambda: new_session(conf or {})), query)
