@@ -33,21 +33,41 @@ def scratch_directory(purpose: str) -> Iterator[str]:
     Raises: UnavailableError: LOCAL_DISK_FULL, LOCAL_FILES_LOST: somebody deleted TMPDIR;
     STORAGE_DENIED: this user may not write there.
     """
-    try:
-        parent = tempfile.gettempdir()
-    except OSError as e:  # it tries several, and tells no more
-        raise _nowhere(e, ErrorKind.STORAGE_DENIED) from e
+    parent = _parent()
     try:
         _remove_abandoned_once(parent)
         directory, locked = _new(parent, f"{_PREFIX}{purpose}-")
     except OSError as e:
-        raise _nowhere(e, _KINDS.get(e.errno or 0, ErrorKind.STORAGE_DENIED)) from e
+        raise _nowhere(e, _kind_of(e)) from e
     try:
         yield directory
     finally:
         shutil.rmtree(directory, ignore_errors=True)  # the next process removes the rest
         if locked >= 0:
             os.close(locked)
+
+
+def scratch_space() -> tuple[str, int]:
+    """Return the directory of scratch directories, and how many bytes are free there.
+
+    Raises: as `scratch_directory`.
+    """
+    parent = _parent()
+    try:
+        return parent, shutil.disk_usage(parent).free
+    except OSError as e:
+        raise _nowhere(e, _kind_of(e)) from e
+
+
+def _parent() -> str:
+    try:
+        return tempfile.gettempdir()
+    except OSError as e:  # it tries several, and tells no more
+        raise _nowhere(e, ErrorKind.STORAGE_DENIED) from e
+
+
+def _kind_of(e: OSError) -> ErrorKind:
+    return _KINDS.get(e.errno or 0, ErrorKind.STORAGE_DENIED)
 
 
 def _nowhere(e: OSError, kind: ErrorKind) -> UnavailableError:

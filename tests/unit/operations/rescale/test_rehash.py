@@ -6,6 +6,7 @@ It writes every row anew, in place, without a JVM.
 from __future__ import annotations
 
 import json
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
@@ -160,6 +161,20 @@ def test_no_space(built: CheckpointBuilder) -> None:
         assert caught.value.kind is ErrorKind.STORAGE_FULL and "1,000 are free" in str(caught.value)
     assert tree(built.root) == before
     assert rescale(Full(str(built.root)), "it", 4).way == "composed", "this rescale needs no space"
+
+
+def test_no_directory_for_temporary_files(
+    built: CheckpointBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody deleted TMPDIR, and the state is on an object storage. It was an INTERNAL error."""
+    state = MemoryStorage()
+    for info in built.storage.list(""):
+        state.put_bytes(info.key, built.storage.read(info.key))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    for dry_run in (True, False):
+        with pytest.raises(UnavailableError, match="no directory for temporary files") as caught:
+            rescale(SplitStorage(built.storage, state), str(built.root), 3, dry_run=dry_run)
+        assert caught.value.kind is ErrorKind.LOCAL_FILES_LOST and "TMPDIR" in caught.value.hint
 
 
 def test_over_processes(built: CheckpointBuilder) -> None:

@@ -7,8 +7,6 @@ changed. If the state is on a local disk, several processes share the work.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -17,6 +15,7 @@ from functools import partial
 
 from millpond.errors import ErrorKind, error
 from millpond.format.format_file import encode_format
+from millpond.local.scratch import scratch_space
 from millpond.operations.repartition.folder import staging
 from millpond.operations.repartition.pipeline import Share, changelog_files, plan_repartition
 from millpond.operations.repartition.plan import (
@@ -97,13 +96,15 @@ def plan_rehash(
 def check_space(storage: Storage, plan: Rehash) -> None:
     """Raise UnavailableError (STORAGE_FULL, LOCAL_DISK_FULL) unless the disk has the space that
     the new changelogs need.
+
+    Raises: also as `scratch_directory`, if the state is on no local disk.
     """
     needed = plan.state_bytes * _SPACE_FACTOR
     if isinstance(storage, LocalStorage):
         kind, place, free = ErrorKind.STORAGE_FULL, storage.root, storage.free_bytes()
     else:
-        kind, place = ErrorKind.LOCAL_DISK_FULL, tempfile.gettempdir()
-        free = shutil.disk_usage(place).free
+        kind = ErrorKind.LOCAL_DISK_FULL
+        place, free = scratch_space()
     if free < needed:
         raise error(
             kind,
