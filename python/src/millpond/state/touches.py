@@ -21,7 +21,7 @@ from millpond.state.read_state import Keys
 from millpond.state.selection import Opened, Selection, open_state
 from millpond.state.tables import DEFAULT_BATCH_ROWS, Filter, without_places
 from millpond.storage import Storage
-from millpond.storage.local import translate
+from millpond.storage.stored_file import stored_file
 from millpond.store.entries import StoreVersion, entries
 from millpond.store.restore.plan import checked_header
 
@@ -141,17 +141,10 @@ def _touched(storage: Storage, version: StoreVersion, family: int) -> _Touched:
                 if checked_header(files, step).empty_base:
                     break  # an offline rewrite: it has all rows, whenever they were written
                 key = files.changelog_info(step).key
-                path = storage.local_path(key)
-                if path is None:
-                    path = copy
-                    storage.get_to_file(key, path)
-                try:
-                    with open(path, "rb") as file:
-                        for record in ChangelogReader(file, name=key):
-                            if record.key[2] << 8 | record.key[3] == family:
-                                found.setdefault(record.key, step.version)
-                except OSError as e:
-                    raise translate(e, f"reading {key}") from e
+                with stored_file(storage, key, copy=copy) as file:
+                    for record in ChangelogReader(file, name=key):
+                        if record.key[2] << 8 | record.key[3] == family:
+                            found.setdefault(record.key, step.version)
                 base = step.version - 1
         except MillpondError as e:
             # What is below is not kept, or was replaced by another attempt of the same version.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -73,10 +74,9 @@ def _below(root: str, settings: StorageSettings) -> Iterator[Place]:
                 hint="Give a checkpointLocation, a savepoint, or a directory of them.",
             )
         try:
-            os.listdir(storage.root)
+            yield from _in_folder(storage.root, _DEPTH)
         except OSError as e:
             raise translate(e, f"listing {storage.root}") from e
-        yield from _in_folder(storage.root, _DEPTH)
         return
     kinds: dict[str, Literal["query", "savepoint"]] = {}
     for info in storage.list(""):
@@ -104,15 +104,14 @@ def _is_within(folder: str, other: str) -> bool:
 
 
 def _in_folder(folder: str, depth: int) -> Iterator[Place]:
+    """Yield what is in a folder. Raises: OSError: the folder itself cannot be listed."""
     if os.path.isfile(os.path.join(folder, layout.SAVEPOINT_KEY)):
         yield _place(folder, "savepoint")
     elif os.path.isdir(os.path.join(folder, layout.OFFSETS_DIR)):
         yield _place(folder, "query")
     elif depth:
-        try:
-            with os.scandir(folder) as entries:
-                names = sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
-        except OSError:
-            return  # somebody else's, as in /tmp; or it has just been deleted
+        with os.scandir(folder) as entries:
+            names = sorted(e.name for e in entries if e.is_dir() and not e.name.startswith("."))
         for name in names:
-            yield from _in_folder(os.path.join(folder, name), depth - 1)
+            with suppress(OSError):  # somebody else's, as in /tmp; or it has just been deleted
+                yield from _in_folder(os.path.join(folder, name), depth - 1)

@@ -343,7 +343,7 @@ def test_a_disk_that_cannot_read_is_named(
     def opened(path: str, mode: str = "r") -> Any:
         return Failing() if path.endswith(suffix) else open(path, mode)
 
-    monkeypatch.setattr("millpond.operations.inspect.store_check.open", opened, raising=False)
+    monkeypatch.setattr("millpond.storage.stored_file.open", opened, raising=False)
     with pytest.raises(UnavailableError) as caught:
         verify(built.storage, "name")
     assert caught.value.kind is ErrorKind.STORAGE_UNAVAILABLE

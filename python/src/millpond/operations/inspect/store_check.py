@@ -8,13 +8,10 @@ follow.
 
 from __future__ import annotations
 
-import io
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
-from typing import BinaryIO
 
 from millpond.errors import ErrorKind, MillpondError, NotFoundError, UnavailableError
 from millpond.format import layout
@@ -33,7 +30,7 @@ from millpond.query.expected import check_written_for
 from millpond.query.survey import Survey
 from millpond.spark.metadata import logged_batches
 from millpond.storage import Storage
-from millpond.storage.local import translate
+from millpond.storage.stored_file import stored_file
 from millpond.store.files import Listing, StoreFiles
 from millpond.store.restore.execute import Fetching, lay_out
 from millpond.store.restore.plan import RestorePlan, plan_restore
@@ -135,7 +132,7 @@ class _StoreCheck:
 
     def _changelog(self, version: VersionId, listing: Listing) -> None:
         info = listing.changelogs[version]
-        with _opened(self.storage, info.key) as file:
+        with stored_file(self.storage, info.key) as file:
             reader = ChangelogReader(file, name=info.key)
             header = reader.header
             records = sum(1 for _ in reader)
@@ -391,23 +388,8 @@ def _name(key: str) -> str:
     return key.rpartition("/")[2]
 
 
-@contextmanager
-def _opened(storage: Storage, key: str) -> Iterator[BinaryIO]:
-    """Open a stored file. Raises: NotFoundError. UnavailableError: the disk cannot read it."""
-    path = storage.local_path(key)
-    if path is None:
-        yield io.BytesIO(storage.read(key))
-        return
-    storage.stat(key)  # raises Millpond's error if the file cannot be read
-    try:
-        with open(path, "rb") as file:
-            yield file
-    except OSError as e:
-        raise translate(e, f"reading {key}") from e
-
-
 def _crc32(storage: Storage, key: str) -> int:
-    with _opened(storage, key) as file:
+    with stored_file(storage, key) as file:
         return stream_crc32(file)
 
 
