@@ -65,7 +65,12 @@ def test_links_and_what_is_another_users_stay(
 
 @pytest.mark.parametrize(
     ("number", "kind"),
-    [(errno.ENOSPC, ErrorKind.LOCAL_DISK_FULL), (errno.EROFS, ErrorKind.STORAGE_DENIED)],
+    [
+        (errno.ENOSPC, ErrorKind.LOCAL_DISK_FULL),
+        (errno.EROFS, ErrorKind.STORAGE_DENIED),
+        (errno.ENOENT, ErrorKind.LOCAL_FILES_LOST),
+        (errno.EIO, ErrorKind.STORAGE_UNAVAILABLE),
+    ],
 )
 def test_no_place_for_temporary_files(
     monkeypatch: pytest.MonkeyPatch, number: int, kind: ErrorKind

@@ -19,7 +19,7 @@ from millpond.errors import (
     UnsupportedError,
 )
 from millpond.storage import LocalStorage, Storage, open_storage
-from millpond.storage.local import translate
+from millpond.storage.local import translate, translate_restored
 from millpond.testing.storage_contract import StorageContract
 
 
@@ -74,10 +74,22 @@ def test_errors_of_the_system(number: int, kind: ErrorKind, cls: type[MillpondEr
     assert "a/b" in str(error)
 
 
-def test_full_local_disk_is_told_from_full_storage() -> None:
-    assert (
-        translate(OSError(errno.ENOSPC, "full"), "x", local=True).kind is ErrorKind.LOCAL_DISK_FULL
-    )
+@pytest.mark.parametrize(
+    ("number", "kind"),
+    [
+        (errno.ENOSPC, ErrorKind.LOCAL_DISK_FULL),
+        (errno.EROFS, ErrorKind.STORAGE_DENIED),
+        (errno.ENOENT, ErrorKind.LOCAL_FILES_LOST),
+        (errno.EIO, ErrorKind.STORAGE_UNAVAILABLE),
+    ],
+)
+def test_an_own_file_is_told_from_a_stored_object(number: int, kind: ErrorKind) -> None:
+    """That a file of a scratch directory is gone was told as an object that is gone. Then a fork
+    looked at the query again and again.
+    """
+    error = translate_restored(OSError(number, os.strerror(number)), "writing x", hint="Do it.")
+    assert error.kind is kind and isinstance(error, UnavailableError)
+    assert (error.hint == "Do it.") is (kind is ErrorKind.LOCAL_FILES_LOST)
 
 
 def test_full_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

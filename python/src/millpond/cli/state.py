@@ -26,7 +26,7 @@ from millpond.format.layout import new_staging_name
 from millpond.operations.notebook import time_text
 from millpond.rows import require_tools
 from millpond.state.selection import open_state
-from millpond.storage.local import translate
+from millpond.storage.local import translate_restored
 
 _TABLE_ROWS = 20
 _PATH = (
@@ -447,7 +447,7 @@ def _to_file(path: str, form: str, schema: Any, batches: Iterable[Any]) -> int:
                     count = writing.write_table(schema, batches, Output(file).table)
         os.rename(unfinished, path)
     except OSError as e:
-        raise translate(e, f"writing {path}", local=True) from e
+        raise translate_restored(e, f"writing {path}") from e
     finally:
         with suppress(FileNotFoundError):
             os.unlink(unfinished)

@@ -16,14 +16,9 @@ from contextlib import contextmanager, suppress
 from functools import cache
 
 from millpond.errors import ErrorKind, UnavailableError
+from millpond.local.os_errors import kind_of
 
 _PREFIX = "millpond-scratch-"
-_KINDS = {
-    errno.ENOSPC: ErrorKind.LOCAL_DISK_FULL,
-    errno.EDQUOT: ErrorKind.LOCAL_DISK_FULL,
-    errno.ENOENT: ErrorKind.LOCAL_FILES_LOST,
-    errno.ENOTDIR: ErrorKind.LOCAL_FILES_LOST,
-}
 
 
 @contextmanager
@@ -31,14 +26,14 @@ def scratch_directory(purpose: str) -> Iterator[str]:
     """Yield a new directory below TMPDIR; remove it when the block ends.
 
     Raises: UnavailableError: LOCAL_DISK_FULL, LOCAL_FILES_LOST: somebody deleted TMPDIR;
-    STORAGE_DENIED: this user may not write there.
+    STORAGE_DENIED: this user may not write there; STORAGE_UNAVAILABLE: the disk fails.
     """
     parent = _parent()
     try:
         _remove_abandoned_once(parent)
         directory, locked = _new(parent, f"{_PREFIX}{purpose}-")
     except OSError as e:
-        raise _nowhere(e, _kind_of(e)) from e
+        raise _nowhere(e, kind_of(e)) from e
     try:
         yield directory
     finally:
@@ -56,7 +51,7 @@ def scratch_space() -> tuple[str, int]:
     try:
         return parent, shutil.disk_usage(parent).free
     except OSError as e:
-        raise _nowhere(e, _kind_of(e)) from e
+        raise _nowhere(e, kind_of(e)) from e
 
 
 def _parent() -> str:
@@ -64,10 +59,6 @@ def _parent() -> str:
         return tempfile.gettempdir()
     except OSError as e:  # it tries several, and tells no more
         raise _nowhere(e, ErrorKind.STORAGE_DENIED) from e
-
-
-def _kind_of(e: OSError) -> ErrorKind:
-    return _KINDS.get(e.errno or 0, ErrorKind.STORAGE_DENIED)
 
 
 def _nowhere(e: OSError, kind: ErrorKind) -> UnavailableError:

@@ -56,7 +56,7 @@ from millpond.state.codec import (
 from millpond.state.partitioning import key_groups
 from millpond.state.selection import family_schemas, rule_of
 from millpond.storage import Storage
-from millpond.storage.local import translate
+from millpond.storage.local import translate_restored
 
 
 class AppendedFile:
@@ -173,7 +173,7 @@ class TableWriters:
                 self._writers[store, part.family.name] = writer
             writer.write(part)
         except OSError as e:
-            raise translate(e, f"writing {self._directory}", local=True) from e
+            raise translate_restored(e, f"writing {self._directory}") from e
 
     def _schema(
         self, store: StoreId, family: str
@@ -202,7 +202,7 @@ class TableWriters:
             for writer in self._writers.values():
                 writer.close()
         except OSError as e:
-            raise translate(e, f"writing {self._directory}", local=True) from e
+            raise translate_restored(e, f"writing {self._directory}") from e
 
     def tables(self, store: StoreRows) -> list[TableEntry]:
         """Return the entries of one store in the index: a table for each of its column families."""

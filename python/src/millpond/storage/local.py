@@ -16,55 +16,52 @@ from millpond.errors import (
     InvalidInputError,
     MillpondError,
     NotFoundError,
-    UnavailableError,
     UnsupportedError,
+    error,
 )
 from millpond.format.layout import new_staging_name
+from millpond.local.os_errors import kind_of
 from millpond.storage.base import Copied, ObjectInfo, Storage
 from millpond.storage.keys import check_is_file, check_key, check_prefix, check_range
 
-_FULL = {errno.ENOSPC, errno.EDQUOT}
-_DENIED = {errno.EACCES, errno.EPERM, errno.EROFS}
-# ENOTDIR: the key lies below another object. EISDIR: the key is a directory of other objects. In
-# both cases the object does not exist.
-_ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR}
 # What link(2) answers if it cannot give the file a second name: another device, no hard links
 # there, too many names.
 _NO_LINK = {errno.EXDEV, errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK, errno.EACCES}
 
 
-def translate(e: OSError, what: str, *, local: bool = False) -> MillpondError:
-    """Return the Millpond error for an error of the operating system.
+# An error about a stored object has another kind than one about a file of this machine's own.
+_OF_STORED = {
+    ErrorKind.LOCAL_DISK_FULL: ErrorKind.STORAGE_FULL,
+    ErrorKind.LOCAL_FILES_LOST: ErrorKind.OBJECT_NOT_FOUND,
+}
+
+
+def translate(e: OSError, what: str) -> MillpondError:
+    """Return the Millpond error for an error of the operating system about a stored object.
 
     Args:
         what: what was done to which object or file, for the message.
-        local: True: the executor's own disk failed, not the storage of the Spark checkpoint.
     """
-    message = f"{what}: {e.strerror or e}"
-    if e.errno in _FULL:
-        return UnavailableError(
-            message, kind=ErrorKind.LOCAL_DISK_FULL if local else ErrorKind.STORAGE_FULL
-        )
-    if e.errno in _DENIED:
-        return UnavailableError(message, kind=ErrorKind.STORAGE_DENIED)
-    if e.errno in _ABSENT:
-        return NotFoundError(message, kind=ErrorKind.OBJECT_NOT_FOUND)
-    return UnavailableError(message, kind=ErrorKind.STORAGE_UNAVAILABLE)
+    kind = kind_of(e)
+    return error(_OF_STORED.get(kind, kind), f"{what}: {e.strerror or e}")
 
 
 def translate_restored(e: OSError, what: str, *, hint: str = "") -> MillpondError:
-    """Return the Millpond error for a failed write of a fetched object to the executor's own disk.
+    """Return the Millpond error for an error of the operating system about a file of the executor's
+    own disk: mostly, of a fetched object.
 
-    If the local file or its directory is gone, that says nothing about the stored object. So this
+    If the local file or its directory is gone, that says nothing about a stored object. So this
     never returns OBJECT_NOT_FOUND.
 
     Args:
         hint: what helps if they are gone; "": that of LOCAL_FILES_LOST.
     """
-    if e.errno in _ABSENT:
-        message = f"{what}: {e.strerror or e}"
-        return UnavailableError(message, kind=ErrorKind.LOCAL_FILES_LOST, hint=hint)
-    return translate(e, what, local=True)
+    kind = kind_of(e)
+    return error(
+        kind,
+        f"{what}: {e.strerror or e}",
+        hint=hint if kind is ErrorKind.LOCAL_FILES_LOST else "",
+    )
 
 
 class LocalStorage:
@@ -115,7 +112,7 @@ class LocalStorage:
         except FileExistsError as e:
             raise ConflictError(f"{key} exists already", kind=ErrorKind.OBJECT_EXISTS) from e
         except OSError as e:
-            if e.errno in _ABSENT:
+            if kind_of(e) is ErrorKind.LOCAL_FILES_LOST:
                 raise NotFoundError(
                     f"storing {key}: {e.strerror}",
                     kind=ErrorKind.OBJECT_NOT_FOUND,

@@ -21,7 +21,7 @@ from millpond.storage import s3_errors
 from millpond.storage.base import Copied, ObjectInfo, Storage
 from millpond.storage.growing import GrowingPut
 from millpond.storage.keys import check_key, check_prefix, check_range, no_file
-from millpond.storage.local import translate, translate_restored
+from millpond.storage.local import translate_restored
 from millpond.storage.parallel import Parallel
 from millpond.storage.retry import Retry
 from millpond.storage.s3_client import Refused, S3Client
@@ -91,7 +91,7 @@ class S3Storage:
         except (FileNotFoundError, IsADirectoryError) as e:
             raise no_file(local_path) from e
         except OSError as e:
-            raise translate(e, f"reading {local_path}", local=True) from e
+            raise translate_restored(e, f"reading {local_path}") from e
         self._puts.put(target, data, if_absent)
 
     def put_bytes(self, key: str, data: bytes, *, if_absent: bool = False) -> None:

@@ -23,7 +23,7 @@ from millpond.format.changelog import (
     Record,
 )
 from millpond.rows.chunks import chunks_of
-from millpond.storage.local import translate
+from millpond.storage.local import translate_restored
 
 _LIMIT_BYTES = 96 * 1024 * 1024
 # With at most one change in this many rows, unchanged rows are copied slice by slice.
@@ -105,7 +105,7 @@ class Overlay:
                         writer.put(key, change)
                 writer.finish()
         except OSError as e:
-            raise translate(e, f"writing {path}", local=True) from e
+            raise translate_restored(e, f"writing {path}") from e
         self._files.append(path)
         self._changes.clear()
         self._bytes = 0

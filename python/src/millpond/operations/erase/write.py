@@ -22,7 +22,7 @@ from millpond.operations.erase.matching import Matcher
 from millpond.operations.erase.plan import Rewrite, counted, header_of
 from millpond.operations.erase.scan import Families, changelog_blocks, mask_of
 from millpond.storage import Storage
-from millpond.storage.local import translate
+from millpond.storage.local import translate_restored
 from millpond.store.entries import Entry, StoreVersion, entry_chunks
 from millpond.store.files import StoreFiles
 from millpond.store.restore.plan import RestorePlan, checked_header, plan_restore
@@ -121,7 +121,7 @@ def _rewrite(storage: Storage, files: StoreFiles, rewrite: Rewrite, matcher: Mat
                     _write_changes(writer, storage, files, key, matcher)
                 writer.finish()
         except OSError as e:
-            raise translate(e, f"writing {path}", local=True) from e
+            raise translate_restored(e, f"writing {path}") from e
         storage.put_file(key, path)
 
 

@@ -32,7 +32,7 @@ from millpond.errors import (
 from millpond.format import layout, roots
 from millpond.local.scratch import lock, make_locked, remove_abandoned, scratch_directory
 from millpond.storage import LocalStorage, Storage, open_storage, real_root
-from millpond.storage.local import translate
+from millpond.storage.local import translate, translate_restored
 from millpond.storage.owner import owner_record
 from millpond.storage.place import place_record, read_place
 from millpond.storage.split import SplitStorage
@@ -68,7 +68,8 @@ class TargetAddress:
             ) as directory:
                 yield directory
         except OSError as e:
-            raise translate(e, f"writing to {self.root}", local=self.local is None) from e
+            told = translate_restored if self.local is None else translate
+            raise told(e, f"writing to {self.root}") from e
 
     def _beside(self, purpose: str) -> tempfile.TemporaryDirectory[str]:
         return tempfile.TemporaryDirectory(prefix=f".millpond-{purpose}-", dir=self.local)

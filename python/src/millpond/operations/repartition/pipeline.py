@@ -32,7 +32,7 @@ from millpond.operations.spread import BYTES_PER_PROCESS, Engine, engine_for
 from millpond.query.image import Image, operator_info
 from millpond.query.row_source import RowSource, StoreRows
 from millpond.storage import Storage
-from millpond.storage.local import translate
+from millpond.storage.local import translate, translate_restored
 
 Share = tuple[StoreRows, ...]
 """The old stores that one job reads, ascending."""
@@ -268,4 +268,5 @@ def _told(shared: _Shared) -> Iterator[None]:
     try:
         yield
     except OSError as e:
-        raise translate(e, "writing rows anew", local=shared.scratch) from e
+        told = translate_restored if shared.scratch else translate
+        raise told(e, "writing rows anew") from e
