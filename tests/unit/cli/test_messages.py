@@ -115,6 +115,7 @@ CASES: list[tuple[str, ErrorKind, str]] = [
     ("state read @/job --key x=1", ErrorKind.INVALID_ARGUMENT, "A key here is: k long"),
     ("state read @/job --key k=a", ErrorKind.INVALID_ARGUMENT, "--key k=1"),
     ("state read @/job --format parquet", ErrorKind.INVALID_ARGUMENT, "--output state.parquet"),
+    ("state read @/job --output @/gone/x.csv", ErrorKind.INVALID_ARGUMENT, "that is there"),
     ("state read @/job --conf a=b", ErrorKind.INVALID_ARGUMENT, "--engine spark"),
     ("checkpoint show @/job -o nope=1", ErrorKind.UNKNOWN_OPTION, "millpond options"),
     ("checkpoint show @/job -o gc.graceMs=-5", ErrorKind.INVALID_OPTION, "from 0 to 604800000"),

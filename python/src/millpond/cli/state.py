@@ -186,6 +186,23 @@ def list_(arguments: argparse.Namespace, output: Output) -> int:
     return 0
 
 
+def _check_output(path: str, *, by_spark: bool) -> None:
+    """Raise InvalidInputError unless a file can be made at `path`. Spark makes directories itself,
+    and takes URIs.
+    """
+    if os.path.lexists(path):
+        raise InvalidInputError(
+            f"{path} is there already",
+            kind=ErrorKind.TARGET_NOT_EMPTY,
+            hint="Name a file that does not exist: Millpond overwrites nothing.",
+        )
+    directory = os.path.dirname(os.path.abspath(path))
+    if not by_spark and not os.path.isdir(directory):
+        raise InvalidInputError(
+            f"there is no directory {directory}", hint="Name a file in a directory that is there."
+        )
+
+
 def read(arguments: argparse.Namespace, output: Output) -> int:
     """Print or write the state."""
     require_tools()
@@ -196,12 +213,8 @@ def read(arguments: argparse.Namespace, output: Output) -> int:
             "parquet is not for reading on a terminal: name a file with --output",
             hint="Add --output state.parquet.",
         )
-    if arguments.output is not None and os.path.lexists(arguments.output):
-        raise InvalidInputError(
-            f"{arguments.output} is there already",
-            kind=ErrorKind.TARGET_NOT_EMPTY,
-            hint="Name a file that does not exist: Millpond overwrites nothing.",
-        )
+    if arguments.output is not None:
+        _check_output(arguments.output, by_spark=arguments.engine == "spark")
     wanted = _wanted(arguments)
     chosen: dict[str, Any] = {
         "operator": arguments.operator,
