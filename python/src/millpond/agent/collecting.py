@@ -5,7 +5,6 @@ is the one that sweeps.
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections.abc import Mapping
 
@@ -21,7 +20,7 @@ from millpond.storage import ObjectInfo, is_there
 from millpond.storage.growing import drop_unfinished
 from millpond.store.collection import announcements, pins, plan
 from millpond.store.committed import is_committed
-from millpond.store.files import Listing, add_to_listing
+from millpond.store.files import Listing, list_stores
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +32,6 @@ _CACHEABLE_AGE_MS = 2_000
 # its snapshot sends the file again.
 UNFINISHED_MS = 86_400_000
 _DROP_EACH_MS = 3_600_000  # to look for them costs a listing
-_DEEPEST = 4  # slashes in the key of a folder: state/<operator>/<partition>/<store>/sst
 
 
 def collect(
@@ -295,25 +293,7 @@ def _delete(
 
 
 def _list_operator(checkpoint: CheckpointContext, operator: int) -> dict[StoreId, Listing]:
-    listings: dict[StoreId, Listing] = {}
-    prefixes = [layout.operator_dir(operator) + "/"]
-    while prefixes:
-        for info in checkpoint.storage.list(prefixes.pop()):
-            parsed = layout.parse_key(info.key)
-            if parsed is not None:
-                listing = listings.setdefault(parsed.store, Listing())
-                add_to_listing(listing, parsed, info, parsed.store)
-            if (parsed is None or parsed.file is None) and _is_link(checkpoint, info.key):
-                prefixes.append(info.key + "/")
-    return listings
-
-
-def _is_link(checkpoint: CheckpointContext, key: str) -> bool:
-    """Whether somebody moved this folder and left a link. A listing follows none but its first, so
-    the store that lies there works. Its manifests may name SSTs of other partitions.
-    """
-    path = checkpoint.storage.local_path(key)
-    return path is not None and key.count("/") <= _DEEPEST and os.path.isdir(path)
+    return list_stores(checkpoint.storage, layout.operator_dir(operator) + "/")
 
 
 def _mark(

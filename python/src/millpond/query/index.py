@@ -276,6 +276,14 @@ def check_listed(storage: Storage, index: SavepointIndex) -> list[tuple[str, For
     return wrong
 
 
+def refuse_links(storage: Storage) -> None:
+    """Raise FormatError (UNSAFE_PATH) if a folder or a file of the savepoint's state is a link."""
+    for info in storage.list(layout.STATE_DIR + "/"):
+        path = storage.local_path(info.key)
+        if path is not None and os.path.islink(path):
+            raise unsafe(f"{info.key} is a symbolic link")
+
+
 def unsafe(message: str) -> FormatError:
     """Return the error for a savepoint with a path that leads elsewhere."""
     return FormatError(

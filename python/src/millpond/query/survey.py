@@ -36,7 +36,7 @@ from millpond.spark.metadata import (
 )
 from millpond.spark.state_schemas import key_columns, parse_schema_file
 from millpond.storage import Storage
-from millpond.store.files import Listing, add_to_listing
+from millpond.store.files import Listing, add_to_listing, list_state
 
 PROVIDER_PACKAGE = "org.apache.spark.sql.millpond."
 
@@ -106,7 +106,7 @@ def survey(
     result.lost = list(lost_entries(result.spark))
     result.rescale = unfinished_rescale(storage, checkpoint)
     present: set[int] = set()
-    for info in storage.list(layout.STATE_DIR + "/"):
+    for info in list_state(storage, layout.STATE_DIR + "/"):
         operator = layout.operator_of(info.key)
         if operator is not None:
             present.add(operator)

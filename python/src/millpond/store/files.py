@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import io
+import os
 import re
 import struct
 import zlib
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 
 from millpond.errors import ErrorKind, FormatError, NotFoundError
@@ -23,6 +24,7 @@ _HEADER_HEAD = struct.Struct("<4sHHI")
 _FOOTER = struct.Struct("<I4sQQQI")
 _FIRST_READ_BYTES = 16 * 1024
 _MAX_HEADER_BYTES = 64 * 1024 * 1024
+_DEEPEST = 4  # slashes in the key of a folder: state/<operator>/<partition>/<store>/sst
 
 
 @dataclass(slots=True)
@@ -57,12 +59,48 @@ class Listing:
         )
 
 
+def list_state(storage: Storage, prefix: str) -> Iterator[ObjectInfo]:
+    """Yield the objects below `prefix`, which lies in `state/`, in no order.
+
+    A listing of a storage follows no symbolic link but that of its first folder. A reader by key
+    follows them all, so a store in a folder that somebody moved, and left a link, works. Whoever
+    looks for all files of the state must find its files, too: each such listing goes through here.
+    """
+    prefixes = [prefix]
+    while prefixes:
+        for info in storage.list(prefixes.pop()):
+            parsed = layout.parse_key(info.key)
+            if (parsed is None or parsed.file is None) and _is_link(storage, info.key):
+                prefixes.append(info.key + "/")
+            else:
+                yield info
+
+
+def _is_link(storage: Storage, key: str) -> bool:
+    """Whether a listed object is a link to a folder. One that lies too deep holds no state: so a
+    link to a folder above it has an end.
+    """
+    path = storage.local_path(key)
+    return path is not None and key.count("/") <= _DEEPEST and os.path.isdir(path)
+
+
 def read_listing(storage: Storage, store: StoreId) -> Listing:
     """List the directory of `store`. A directory that does not exist is empty."""
     listing = Listing()
-    for info in storage.list(layout.store_prefix(store)):
+    for info in list_state(storage, layout.store_prefix(store)):
         add_to_listing(listing, layout.parse_key(info.key), info, store)
     return listing
+
+
+def list_stores(storage: Storage, prefix: str) -> dict[StoreId, Listing]:
+    """Return the files of all stores below `prefix`, which lies in `state/`."""
+    found: dict[StoreId, Listing] = {}
+    for info in list_state(storage, prefix):
+        parsed = layout.parse_key(info.key)
+        if parsed is not None:
+            listing = found.setdefault(parsed.store, Listing())
+            add_to_listing(listing, parsed, info, parsed.store)
+    return found
 
 
 def add_to_listing(

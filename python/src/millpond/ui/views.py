@@ -18,6 +18,7 @@ from millpond.spark.heartbeats import heartbeats
 from millpond.spark.metadata import logged_batches, read_spark_metadata
 from millpond.storage import Storage, open_root
 from millpond.storage.settings import storage_settings
+from millpond.store.files import list_state
 from millpond.ui.places import Place
 
 Json = dict[str, Any]
@@ -193,7 +194,7 @@ def _ssts(place: Place, options: Options) -> dict[str, int]:
             files = savepoint.show(place.path, options=options).index.files
             return {key: entry.size_bytes for key, entry in files.items() if _is_sst(key)}
         storage, _ = _open(place, options)
-        listed = storage.list(f"{layout.STATE_DIR}/")
+        listed = list_state(storage, f"{layout.STATE_DIR}/")
         return {info.key: info.size_bytes for info in listed if _is_sst(info.key)}
     except MillpondError:
         return {}  # its own page says what is wrong with it

@@ -28,6 +28,7 @@ from millpond.query.index import (
     SavepointIndex,
     encode_index,
     read_index,
+    refuse_links,
 )
 from millpond.query.survey import survey
 from millpond.spark.commands import Hold, at_work
@@ -38,7 +39,7 @@ from millpond.storage import Storage, open_checkpoint, root_of
 from millpond.storage.owner import check_owner, claim
 from millpond.storage.sums import size_and_crc32
 from millpond.store.collection.announcements import announce_erasure
-from millpond.store.files import Listing, StoreFiles, add_to_listing
+from millpond.store.files import Listing, StoreFiles, list_stores
 
 _NOT_KEPT = (ErrorKind.VERSION_EXPIRED, ErrorKind.BATCH_NOT_COMMITTED)
 
@@ -81,6 +82,7 @@ def open_place(path: str | os.PathLike[str], until_end: ExitStack, *, dry_run: b
         InvalidInputError: NOT_A_CHECKPOINT, STATE_OWNED. ConflictError: QUERY_RUNNING,
             COMMAND_RUNNING, RESCALE_UNFINISHED. NotFoundError: BATCH_NOT_COMMITTED.
         FormatError: a retained batch is damaged: what cannot be read cannot be written anew.
+            UNSAFE_PATH: a file or a folder of a savepoint is a symbolic link.
     """
     root = root_of(path)
     storage = open_checkpoint(root)
@@ -95,6 +97,7 @@ def open_place(path: str | os.PathLike[str], until_end: ExitStack, *, dry_run: b
             remove_leftovers(storage)  # of a rescale that was killed: rows, the key's among them
     index = _index(storage, root)  # another erasure may have ended since
     if index is not None:
+        refuse_links(storage)  # what lies behind one is not the savepoint's, and is not to change
         journal = _journal(storage, _marked_index(storage, root), dry_run)
         if journal is not None and index.format == CANONICAL:
             index = as_replaced(storage, index, journal)
@@ -196,13 +199,7 @@ def matcher_of(place: Place, operator: int | str | None, key: Mapping[str, objec
 
 def listings(storage: Storage) -> dict[StoreId, Listing]:
     """Return the files of all stores of a place."""
-    found: dict[StoreId, Listing] = {}
-    for info in storage.list(layout.STATE_DIR + "/"):
-        parsed = layout.parse_key(info.key)
-        if parsed is not None:
-            listing = found.setdefault(parsed.store, Listing())
-            add_to_listing(listing, parsed, info, parsed.store)
-    return found
+    return list_stores(storage, layout.STATE_DIR + "/")
 
 
 def unfinished(place: Place, operator: int) -> list[str]:

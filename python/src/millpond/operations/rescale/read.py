@@ -18,7 +18,7 @@ from millpond.query.survey import PROVIDER_PACKAGE, how_to_adopt
 from millpond.spark.log_edit import operator_metadata_with_partitions
 from millpond.spark.metadata import OperatorInfo, SparkMetadata, read_spark_metadata
 from millpond.storage import Storage
-from millpond.store.files import StoreFiles
+from millpond.store.files import StoreFiles, list_state
 from millpond.store.restore.plan import plan_restore
 
 
@@ -69,7 +69,7 @@ def read_before(storage: Storage, root: str, plans: Plans) -> Before:
     spark_format = spark.checkpoint_format or 1
     present: dict[int, dict[str, set[int]]] = {}
     stale: list[str] = []
-    for file in storage.list(layout.STATE_DIR + "/"):
+    for file in list_state(storage, layout.STATE_DIR + "/"):
         parsed = layout.parse_key(file.key)
         if parsed is not None and parsed.file is not None:
             found = present.setdefault(parsed.store.operator, {}).setdefault(
