@@ -8,8 +8,10 @@ from millpond.spark.kafka_offsets import KafkaOffset, kafka_offsets
 from millpond.spark.metadata import OffsetEntry
 
 
-def entry(*lines: str) -> OffsetEntry:
-    return OffsetEntry(batch=3, watermark_ms=0, timestamp_ms=0, conf={}, sources=lines)
+def entry(*lines: str, version: str = "v1") -> OffsetEntry:
+    return OffsetEntry(
+        batch=3, watermark_ms=0, timestamp_ms=0, conf={}, sources=lines, version=version
+    )
 
 
 def at(source: str, topic: str, partition: int, offset: int) -> KafkaOffset:
@@ -30,8 +32,9 @@ def test_offsets_come_by_source_topic_and_partition_as_a_number() -> None:
 
 
 def test_sources_have_their_names_from_v2_of_the_log_on() -> None:
-    found = kafka_offsets(entry('clicks:{"a:b":{"0":3}}', '7:{"c":{"0":4}}', "-"))
-    assert found == (at("clicks", "a:b", 0, 3), at("7", "c", 0, 4))
+    lines = 'clicks:{"a:b":{"0":3}}', '10:{"c":{"0":5}}', '7:{"c":{"0":4}}', "0:-"
+    found = kafka_offsets(entry(*lines, version="v2"))
+    assert found == (at("7", "c", 0, 4), at("10", "c", 0, 5), at("clicks", "a:b", 0, 3))
 
 
 @pytest.mark.parametrize(
@@ -56,3 +59,4 @@ def test_sources_have_their_names_from_v2_of_the_log_on() -> None:
 )
 def test_a_line_of_another_form_is_no_kafka_source(line: str) -> None:
     assert kafka_offsets(entry(line)) == ()
+    assert kafka_offsets(entry(f"0:{line}", version="v2")) == ()

@@ -25,7 +25,13 @@ from millpond.query.image import Image, OperatorImage, StoredFile, StoreImage
 from millpond.query.survey import Survey, survey
 from millpond.spark import saved_logs, source_logs
 from millpond.spark.log_edit import offsets_as_planned
-from millpond.spark.metadata import OffsetEntry, OperatorInfo, SparkMetadata, parse_offsets
+from millpond.spark.metadata import (
+    OffsetEntry,
+    OperatorInfo,
+    SparkMetadata,
+    is_number,
+    parse_offsets,
+)
 from millpond.spark.sinks.recorded import read_sink
 from millpond.storage import Storage
 from millpond.store.files import StoreFiles
@@ -254,13 +260,11 @@ class _Reader:
             # Names with a dot are Hadoop's checksum files and temporary files.
             if name and not name.rpartition("/")[2].startswith("."):
                 by_source.setdefault(source, []).append(name)
-        numbers = {source: int(source) for source in by_source if source.isdigit()}
-        folders = max(numbers.values(), default=-1) + 1
+        folders = max((int(source) for source in by_source if is_number(source)), default=-1) + 1
         for source, names in by_source.items():
             directory = layout.source_prefix(source)
-            last = chosen = None
-            if source in numbers:
-                last = saved_logs.last_source_log_offset(offsets, numbers[source], folders)
+            chosen = None
+            last = saved_logs.last_source_log_offset(offsets, source, folders)
             if last is not None:
 
                 def read(name: str, at: str = directory) -> bytes:

@@ -313,13 +313,17 @@ def with_offsets(image: Image, offsets: Mapping[int, str]) -> Image:
 
     Args:
         offsets: number of a source, from 0 -> its offset, as the offset log writes it.
-    Raises: InvalidInputError: INVALID_ARGUMENT: there is no such source, or it keeps its own log.
+    Raises:
+        InvalidInputError: INVALID_ARGUMENT: there is no such source, or it keeps its own log.
+        UnsupportedError: the sources have names instead of numbers.
     """
     last = last_offsets(image)
+    if offsets:
+        saved_logs.check_numbered(last)
     check_offsets(
         offsets,
-        len(last.sources),
-        [saved_logs.source_log_offset(last, n) is not None for n in offsets],
+        last.numbers,
+        [saved_logs.source_log_offset(last, str(n)) is not None for n in offsets],
     )
     texts: dict[str, bytes] = {}
     for key, text in image.texts.items():

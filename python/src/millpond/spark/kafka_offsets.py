@@ -33,10 +33,7 @@ def kafka_offsets(entry: OffsetEntry) -> tuple[KafkaOffset, ...]:
     A source of another kind has none: its line has another form. Nor has one that gave nothing yet.
     """
     found: list[KafkaOffset] = []
-    for number, line in enumerate(entry.sources):
-        source, text = str(number), line
-        if not line.startswith("{"):
-            source, _, text = line.partition(":")
+    for source, text in entry.by_source.items():
         found += sorted(_of_source(source, text))
     return tuple(found)
 

@@ -15,6 +15,7 @@ name. Source: Spark 4.3.0.
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -29,12 +30,22 @@ from millpond.storage.place import query_id_of
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 LEFT_OUT = "millpond.leftOut"  # a conf that Spark ignores
 PROVIDER_CLASS = "spark.sql.streaming.stateStore.providerClass"
+SOURCE_NAMES = "spark.sql.streaming.queryEvolution.enableSourceEvolution"
 ENCODING_FORMAT = "spark.sql.streaming.stateStore.encodingFormat"
 
 T = TypeVar("T")
 
 _OFFSET_LOG_VERSIONS = ("v1", "v2")
 _COMMIT_LOG_VERSIONS = ("v1", "v2", "v3")
+
+
+def is_number(source: str) -> bool:
+    """Return whether this is the number of a source."""
+    return source.isascii() and source.isdecimal()
+
+
+def _place(source: str) -> tuple[int, str]:
+    return (int(source), "") if is_number(source) else (sys.maxsize, source)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +56,35 @@ class OffsetEntry:
     watermark_ms: int
     timestamp_ms: int
     conf: Mapping[str, str]
-    sources: tuple[str, ...]  # a line per source, as Spark wrote it
+    sources: tuple[str, ...]  # its lines of sources, as Spark wrote them
+    version: str = "v1"  # of the log
+
+    @property
+    def by_source(self) -> dict[str, str]:
+        """The offset of each source, as text, by its number or name, in the order of these.
+
+        v1 has a line for each place of a source in the query. From v2 on a line is
+        `<source>:<offset>`: the lines have no order, and a source that gave nothing yet has none.
+        """
+        found: dict[str, str] = {}
+        for place, line in enumerate(self.sources):
+            source, colon, offset = line.partition(":")
+            named = self.version != "v1" and colon
+            found[source if named else str(place)] = offset if named else line
+        return dict(sorted(found.items(), key=lambda item: _place(item[0])))
+
+    @property
+    def has_names(self) -> bool:
+        """Whether the job names its sources. A name may consist of digits."""
+        return self.version != "v1" and (
+            self.conf.get(SOURCE_NAMES) == "true"
+            or not all(is_number(source) for source in self.by_source)
+        )
+
+    @property
+    def numbers(self) -> int:
+        """How many sources without names there are for certain: the highest number, plus one."""
+        return max((int(source) + 1 for source in self.by_source if is_number(source)), default=0)
 
     @property
     def partitions(self) -> int | None:
@@ -308,6 +347,7 @@ def parse_offsets(text: str, batch: int) -> OffsetEntry:
         timestamp_ms=_int(metadata, "batchTimestampMs", key),
         conf={str(name): str(value) for name, value in conf.items()},
         sources=tuple(lines[2:]),
+        version=lines[0],
     )
 
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from millpond.errors import ErrorKind, FormatError, UnsupportedError
-from millpond.spark.metadata import OffsetEntry
+from millpond.spark.metadata import OffsetEntry, is_number, parse_offsets
 
 VOID_OFFSET = "-"  # Spark's mark for a source that has given nothing yet
 
@@ -27,24 +27,33 @@ def with_offsets(text: bytes, offsets: Mapping[int, str]) -> bytes:
     A source without an offset starts as in a new query.
 
     Args:
-        offsets: by number of the source. A line of the entry begins with that number, or has it by
-            its position.
+        offsets: by number of the source.
     Raises: UnsupportedError: UNSUPPORTED: the sources have names instead of numbers.
     """
     lines = text.decode("utf-8").rstrip("\n").split("\n")
-    version = lines[0].strip()
-    for number in range(2, len(lines)):
-        name, colon, _ = lines[number].partition(":")
-        # From v2 on a line is `<source>:<offset>`. A void line is still `-`.
-        named = version != "v1" and colon and not name.startswith(("{", "[", '"'))
-        if named and offsets and not name.isdecimal():
-            raise UnsupportedError(
-                f"the query's sources have names ({name}), and offsets can be given by number only"
-            )
-        source = int(name) if named and name.isdecimal() else number - 2
-        offset = offsets.get(source, VOID_OFFSET)
-        lines[number] = f"{name}:{offset}" if named else offset
-    return "\n".join(lines).encode()
+    if lines[0].strip() == "v1":
+        places = range(len(lines) - 2)
+        return "\n".join([*lines[:2], *(offsets.get(n, VOID_OFFSET) for n in places)]).encode()
+    entry = parse_offsets(text.decode("utf-8"), 0)
+    if offsets:
+        check_numbered(entry)
+    # A source that gave nothing yet has no line. Spark passes over a number that none has: of a
+    # source that is read twice, that is the first of its two.
+    names = [line.partition(":")[0] for line in lines[2:]]
+    names += [str(number) for number in offsets if str(number) not in names]
+    given = {str(number): offset for number, offset in offsets.items()}
+    return "\n".join(
+        [*lines[:2], *(f"{name}:{given.get(name, VOID_OFFSET)}" for name in names)]
+    ).encode()
+
+
+def check_numbered(entry: OffsetEntry) -> None:
+    """Raise UnsupportedError if the sources have names: offsets are given by number."""
+    if entry.has_names:
+        raise UnsupportedError(
+            f"the query's sources have names ({', '.join(entry.by_source)}), and offsets can be"
+            " given by number only"
+        )
 
 
 def commit_with_operators(text: bytes, operators: Mapping[int, int], *, name: str) -> bytes:
@@ -98,42 +107,49 @@ def schema_paths(text: bytes, *, name: str) -> list[str]:
     return found
 
 
-def source_log_offset(offsets: OffsetEntry, source: int) -> int | None:
+def source_log_offset(offsets: OffsetEntry, source: str) -> int | None:
     """Return the last entry of its own log that a file source had read.
 
     None if the source keeps no such log, or had read nothing.
 
     Args:
-        source: number of its line in the entry.
+        source: its number or its name in the entry.
     """
-    if source >= len(offsets.sources):
-        return None
-    line = offsets.sources[source]
-    if ":" in line and not line.startswith("{"):
-        line = line.partition(":")[2]
     try:
-        offset = json.loads(line)
+        offset = json.loads(offsets.by_source.get(source, VOID_OFFSET))
     except ValueError:
         return None
     value = offset.get("logOffset") if isinstance(offset, dict) else None
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def last_source_log_offset(offsets: OffsetEntry, folder: int, folders: int) -> int | None:
+def last_source_log_offset(offsets: OffsetEntry, folder: str, folders: int) -> int | None:
     """Return an entry of a file source's own log up to which the source had read, or a later one.
 
-    The offset log has a line for each place of a source in the query. Spark makes one folder for a
-    source that the query reads twice. So the line of a folder may stand further down by as many
-    lines as there are more of them than folders. Of those lines the largest offset counts: what a
-    log has beyond its offset, Spark reads in one batch; what it lacks, Spark reads again.
+    A source with a name has it for its folder, too. Else the offset log counts each place of a
+    source in the query, and Spark makes one folder for a source that the query reads twice. So the
+    number of a source may be higher than that of its folder. Of those that it may be the largest
+    offset counts: what a log has beyond its offset, Spark reads in one batch; what it lacks, Spark
+    reads again.
 
     Args:
-        folder: number of the source's folder below `sources/`.
+        folder: name of the source's folder below `sources/`.
         folders: the highest number of a folder, plus one.
-    Returns: None if none of the lines is of a source with such a log that had read something.
+    Returns: None if none of them is a source with such a log that had read something.
     """
-    further = max(0, len(offsets.sources) - folders)
-    found = (source_log_offset(offsets, line) for line in range(folder, folder + further + 1))
+    if offsets.has_names:
+        return source_log_offset(offsets, folder)
+    if not is_number(folder):
+        return None
+    mine = int(folder)
+    if offsets.version == "v1":
+        further = max(0, len(offsets.sources) - folders)
+        numbers = [str(number) for number in range(mine, mine + further + 1)]
+    else:
+        # A source that is read twice has the last of its numbers alone. So each number that is
+        # left out may be that of a folder less.
+        numbers = [n for at, n in enumerate(offsets.by_source) if at <= mine <= int(n)]
+    found = (source_log_offset(offsets, number) for number in numbers)
     return max((offset for offset in found if offset is not None), default=None)
 
 

@@ -62,14 +62,21 @@ OFFSETS = 'v1\n{"batchWatermarkMs":1,"batchTimestampMs":2,"conf":{"a":"b"}}\n{"l
 
 def test_source_log_offset() -> None:
     entry = parse_offsets(OFFSETS, 3)
-    assert [saved_logs.source_log_offset(entry, source) for source in range(4)] == [
+    assert [saved_logs.source_log_offset(entry, source) for source in "0123"] == [
         7,
         None,
         None,
         None,
     ]
-    named = parse_offsets('v2\n{"conf":{}}\n0:{"logOffset":9}\n-', 3)
-    assert [saved_logs.source_log_offset(named, source) for source in range(2)] == [9, None]
+    named = parse_offsets('v2\n{"conf":{}}\n1:-\n0:{"logOffset":9}\nclicks:{"logOffset":4}', 3)
+    assert [
+        saved_logs.source_log_offset(named, source) for source in ("0", "1", "2", "clicks")
+    ] == [
+        9,
+        None,
+        None,
+        4,
+    ]
 
 
 def _offsets(*lines: str) -> OffsetEntry:
@@ -91,24 +98,63 @@ def test_last_source_log_offset(
     lines: tuple[int | None, ...], folders: tuple[int | None, ...]
 ) -> None:
     entry = _offsets(*("-" if n is None else f'{{"logOffset":{n}}}' for n in lines))
-    found = [saved_logs.last_source_log_offset(entry, n, len(folders)) for n in range(len(folders))]
+    found = [
+        saved_logs.last_source_log_offset(entry, str(n), len(folders)) for n in range(len(folders))
+    ]
     assert found == list(folders)
+
+
+def _named(*lines: str, conf: dict[str, str] | None = None) -> OffsetEntry:
+    head = json.dumps({"batchWatermarkMs": 1, "conf": conf or {}})
+    return parse_offsets("\n".join(["v2", head, *lines]), 3)
+
+
+@pytest.mark.parametrize(
+    ("lines", "folders"),
+    [
+        # As Spark 4.3 writes them: in no order, and none of a source that gave nothing yet.
+        (("1:4", "0:9"), {"0": 9, "1": 4, "x": None}),
+        (("1:4", "0:9", "2:1", "3:0"), {"0": 9, "1": 4, "2": 1, "3": 0, "4": None}),
+        (("1:9", "2:4", "3:7"), {"0": 9, "1": 9, "2": 7}),  # one of them is read twice, or is void
+        (("0:5", "2:4"), {"0": 5, "1": 4, "2": 4}),
+        (("clicks:9", "views:4"), {"clicks": 9, "views": 4, "0": None}),
+    ],
+)
+def test_last_source_log_offset_of_v2(
+    lines: tuple[str, ...], folders: dict[str, int | None]
+) -> None:
+    """A source got the offset of another one, whose line has its number for a position."""
+    texts = [line.replace(":", ':{"logOffset":') + "}" for line in lines]
+    entry = _named(*texts)
+    found = {name: saved_logs.last_source_log_offset(entry, name, 3) for name in folders}
+    assert found == folders
+
+
+def test_names_of_digits_are_names() -> None:
+    conf = {"spark.sql.streaming.queryEvolution.enableSourceEvolution": "true"}
+    entry = _named('10:{"logOffset":7}', '3:{"logOffset":2}', conf=conf)
+    assert [saved_logs.last_source_log_offset(entry, name, 11) for name in ("3", "10")] == [2, 7]
+    text = ("v2\n" + json.dumps({"conf": conf}) + "\n10:5").encode()
+    with pytest.raises(UnsupportedError, match="names"):
+        saved_logs.with_offsets(text, {10: "6"})
 
 
 def test_with_offsets() -> None:
     head, named = (
         OFFSETS.encode().split(b"\n")[:2],
-        b'v2\n{"conf":{}}\nclicks:{"logOffset":9}\n1:5\n-',
+        b'v2\n{"conf":{}}\nclicks:{"logOffset":9}\n1:5\n0:-',
     )
     assert saved_logs.with_offsets(OFFSETS.encode(), {}) == b"\n".join([*head, b"-", b"-", b"-"])
     assert saved_logs.with_offsets(OFFSETS.encode(), {1: '{"a":{"0":1}}'}) == b"\n".join(
         [*head, b"-", b'{"a":{"0":1}}', b"-"]
     )
-    assert saved_logs.with_offsets(named, {}) == b'v2\n{"conf":{}}\nclicks:-\n1:-\n-'
+    assert saved_logs.with_offsets(named, {}) == b'v2\n{"conf":{}}\nclicks:-\n1:-\n0:-'
     with pytest.raises(UnsupportedError, match="clicks"):
         saved_logs.with_offsets(named, {1: "6"})
     numbered = b'v2\n{"conf":{}}\n0:{"a":1}\n1:5'
     assert saved_logs.with_offsets(numbered, {1: "6"}) == b'v2\n{"conf":{}}\n0:-\n1:6'
+    first = b'v2\n{"conf":{}}\n1:5'  # source 0 has given nothing yet
+    assert saved_logs.with_offsets(first, {0: "6"}) == b'v2\n{"conf":{}}\n1:-\n0:6'
 
 
 def test_commit_with_operators() -> None:

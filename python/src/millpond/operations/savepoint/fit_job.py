@@ -246,7 +246,10 @@ def _with_warnings(
 
 
 def _source_problems(image: Image, meant: JobQuery) -> tuple[str, ...]:
-    saved = len(images.last_offsets(image).sources)
+    last = images.last_offsets(image)
+    if last.version != "v1":
+        return ()  # such an entry has no line for a source that gave nothing yet
+    saved = len(last.sources)
     job = len(sources(meant, {}))
     if job == saved:
         return ()
