@@ -292,6 +292,61 @@ def test_a_source_that_is_read_twice_before_another(spark: SparkSession, tmp_pat
     assert [again.rows[batch] for batch in sorted(again.rows)] == [["Row(k='other9', count=1)"]]
 
 
+@pytest.mark.parametrize("names", [False, True])
+def test_v2_of_the_offset_log_has_no_order(
+    spark: SparkSession, tmp_path: Path, names: bool
+) -> None:
+    """Each source's own log is cut at that source's offset, whatever the place of its line.
+
+    Spark writes the lines of two sources in reverse order. With names, they name the folders.
+    """
+    schema = pa.schema([("k", pa.string())])
+    called = ["few", "many"] if names else ["0", "1"]
+    few, many = Input(tmp_path / "few", schema), Input(tmp_path / "many", schema)
+    few.add([{"k": "few0"}])
+    for n in range(3):
+        many.add([{"k": f"many{n}"}])
+    conf = {
+        "spark.sql.streaming.stateStore.providerClass": MILLPOND,
+        "spark.sql.streaming.offsetLog.formatVersion": "2",
+        "spark.sql.streaming.queryEvolution.enableSourceEvolution": str(names).lower(),
+    }
+
+    def stream(source: Input, name: str) -> DataFrame:
+        reader = spark.readStream.schema("k string").option("maxFilesPerTrigger", 1)
+        return (reader.name(name) if names else reader).parquet(str(source.directory))
+
+    def go_on(name: str) -> Run:
+        run = Run(tmp_path / name)
+        for key, value in conf.items():  # Spark takes names while it makes the frame
+            spark.conf.set(key, value)
+        try:
+            frame = stream(few, called[0]).union(stream(many, called[1])).groupBy("k").count()
+            finish(start(spark, frame, run, output_mode="update", conf=conf), run)
+        finally:
+            for key in conf:
+                spark.conf.unset(key)
+        return run
+
+    run = go_on("run")
+    lines = (run.checkpoint / "offsets/2").read_text().splitlines()
+    assert lines[0] == "v2" and {line.partition(":")[0] for line in lines[2:]} == {*called}
+    savepoint.fork(run.checkpoint, tmp_path / "again", batch=0)  # batch 1 is begun: 0 and 1
+    kept = [
+        sorted(p.name for p in (tmp_path / "again/sources" / n).iterdir() if p.name.isdigit())
+        for n in called
+    ]
+    assert kept == [["0"], ["0", "1"]]
+    few.add([{"k": "few9"}])
+    again = go_on("again")
+    found = [row for batch in sorted(again.rows) for row in again.rows[batch]]
+    assert sorted(found) == [f"Row(k='{k}', count=1)" for k in ("few9", "many1", "many2")]
+    savepoint.fork(run.checkpoint, tmp_path / "anew", offsets="drop")
+    anew = go_on("anew")
+    found = [row for batch in sorted(anew.rows) for row in anew.rows[batch]]
+    assert "Row(k='few0', count=2)" in found and "Row(k='many2', count=2)" in found
+
+
 def _saved(run: Run, tmp_path: Path) -> Path:
     savepoint.create(run.checkpoint, tmp_path / "saved")
     return tmp_path / "saved"
