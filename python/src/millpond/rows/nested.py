@@ -122,9 +122,12 @@ def _map(array: Any, target: Any, name: str) -> Any:
 
 
 def _leaf(array: Any, target: Any, name: str) -> Any:
-    if _has_zone(array.type) and pa.types.is_timestamp(target) and target.tz is None:
+    if _has_time(array.type) and _has_time(target) and array.null_count < len(array):
         # Arrow would take the wall clock of UTC, and that comes back equal.
-        raise _refused(name, array.type, target, "a time without a zone has no offset")
+        if _has_zone(array.type) and not _has_zone(target):
+            raise _refused(name, array.type, target, "nobody can know whose clock is meant")
+        if _has_zone(target) and not _has_zone(array.type):
+            raise _refused(name, array.type, target, "nobody can know of which zone it is")
     try:
         cast = array.cast(target, safe=True)
         back = cast.cast(array.type, safe=False)
@@ -138,6 +141,10 @@ def _leaf(array: Any, target: Any, name: str) -> Any:
     if same.false_count:
         raise _refused(name, array.type, target, f"{same.false_count} values would be changed")
     return cast
+
+
+def _has_time(kind: Any) -> bool:
+    return bool(pa.types.is_timestamp(kind) or pa.types.is_date(kind))
 
 
 def _has_zone(kind: Any) -> bool:

@@ -8,7 +8,7 @@ the extra `tools`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from datetime import datetime, time
 from decimal import Decimal
 from typing import Any
@@ -118,13 +118,17 @@ def scalar_of(shown: object, kind: Any) -> Any:
 
 def has_wrong_zone(value: object, kind: Any) -> bool:
     """Whether a value is a time with an offset, and `kind` a type of times without a zone, or the
-    other way round.
+    other way round; at any depth.
     """
-    return (
-        isinstance(value, datetime)
-        and pa.types.is_timestamp(kind)
-        and (value.tzinfo is None) != (kind.tz is None)
-    )
+    if isinstance(value, list | tuple) and pa.types.is_list(kind):
+        return any(has_wrong_zone(one, kind.value_type) for one in value)
+    if isinstance(value, Mapping) and pa.types.is_struct(kind):
+        return any(has_wrong_zone(value.get(field.name), field.type) for field in kind)
+    if not isinstance(value, datetime):
+        return False
+    if pa.types.is_date(kind):
+        return value.tzinfo is not None
+    return pa.types.is_timestamp(kind) and (value.tzinfo is None) != (kind.tz is None)
 
 
 def _microseconds(seconds: str | int | float | Decimal) -> int:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 
 from millpond.errors import ErrorKind, InvalidInputError
 from millpond.rows.nested import fitted
+from millpond.rows.readable import scalar_of
 from millpond.spark.column_changes import Column
 
 
@@ -54,23 +54,16 @@ def _value(column: Column, kind: Any) -> Any:
     """Return the value of a new column. A text is parsed if the column is none of texts."""
     value = column.value
     try:
-        if isinstance(value, str) and not (pa.types.is_string(kind) or pa.types.is_nested(kind)):
-            if pa.types.is_binary(kind):
-                return pa.scalar(bytes.fromhex(value), kind)
-            if pa.types.is_timestamp(kind):
-                time = datetime.fromisoformat(value)
-                if kind.tz is None and time.tzinfo is not None:
-                    raise ValueError("a time without a zone has no offset")
-                zone = time.tzinfo or (UTC if kind.tz is not None else None)
-                return pa.scalar(time.replace(tzinfo=zone), kind)
-            return pa.scalar(value).cast(kind)
-        return pa.scalar(value, kind)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, ValueError) as e:
+        if isinstance(value, str) and pa.types.is_binary(kind):
+            return pa.scalar(bytes.fromhex(value), kind)
+        return scalar_of(value, kind)
+    except (pa.ArrowException, ValueError, OverflowError, TypeError) as e:
         raise InvalidInputError(
             f"column {column.name!r}: the value is no {kind}",
             kind=ErrorKind.INVALID_ARGUMENT,
             hint=(
-                "Write numbers as 0 or 1.5, times as 2026-01-31T12:00:00, bytes in hexadecimal"
-                " digits; null, or no value, stands for null."
+                "Write numbers as 0 or 1.5, times as 2026-01-31T12:00:00+00:00 (of the type"
+                " timestamp_ntz without an offset), bytes in hexadecimal digits; null, or no"
+                " value, stands for null."
             ),
         ) from e
