@@ -140,20 +140,24 @@ def lost_entries(spark: SparkMetadata) -> Iterator[Lost]:
     """Yield the entries of Spark's logs that must be there but are not.
 
     Spark begins a batch when the one before is committed. It removes the oldest entries of both
-    logs, those of the offset log first. A restored query has one entry more in its offset log than
-    in its commit log.
+    logs, several at once if it came late: first those of the offset log, then those of the commit
+    log. A driver that is killed between leaves entries of the commit log whose batches are gone,
+    and there may be gaps in these. To start, Spark needs the last two entries of the offset log. A
+    restored query has one entry more in its offset log than in its commit log.
     """
     offsets, commits = spark.offset_batches, spark.commit_batches
     if not offsets and not commits:
         return
     committed = commits[-1] if commits else -1
     begun = offsets[-1] if offsets else -1
-    first_offset = min(offsets[:1] + commits[1:2] or (0,))
+    needed = (committed, *(max(begun - 1, batch) for batch in commits[1:2])) if commits else (0,)
+    first_offset = min(offsets[:1] + needed)
     for batch in range(first_offset, max(begun, committed) + 1):
         if batch not in spark.offset_batches:
             why = f"batch {batch} is committed" if batch in commits else f"batch {begun} was begun"
             yield Lost(layout.offsets_key(batch), batch, why)
     first_commit = min(commits[:1] + tuple(batch + 1 for batch in offsets[:1]))
+    first_commit = max((*offsets[:1], first_commit))
     for batch in range(first_commit, max(begun, committed + 1)):
         if batch not in spark.commit_batches:
             yield Lost(layout.commits_key(batch), batch, f"batch {batch + 1} was begun")

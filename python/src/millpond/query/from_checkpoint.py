@@ -150,7 +150,8 @@ class _Reader:
             )
         if batch is None:
             return commits[-1]
-        if batch in commits:
+        oldest = spark.kept_batches[0] if spark.kept_batches else commits[0]
+        if batch in commits and batch >= oldest:
             if spark.was_left_out(batch):
                 raise error(
                     ErrorKind.BATCH_NOT_COMMITTED,
@@ -158,11 +159,11 @@ class _Reader:
                     " committed",
                 )
             return batch
-        if 0 <= batch < commits[0]:
+        if 0 <= batch < oldest:
             raise error(
                 ErrorKind.VERSION_EXPIRED,
-                f"{self.checkpoint}: batch {batch} has expired: the oldest in the commit log is"
-                f" {commits[0]}",
+                f"{self.checkpoint}: batch {batch} has expired: the oldest in Spark's logs is"
+                f" {oldest}",
             )
         raise NotFoundError(
             f"{self.checkpoint}: batch {batch} is not committed; the last one is {commits[-1]}",

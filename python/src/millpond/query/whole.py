@@ -71,7 +71,7 @@ def newest_whole_batch(
         raise
     except MillpondError:
         return None
-    batches = found.spark.commit_batches if found.spark is not None else ()
+    batches = found.spark.kept_batches if found.spark is not None else ()
     for batch in batches[: -_MOST_BATCHES - 1 : -1]:
         try:
             image = look(storage, found, checkpoint, batch)

@@ -174,6 +174,16 @@ class SparkMetadata:
         return self.commit_batches[-1] if self.commit_batches else None
 
     @property
+    def kept_batches(self) -> tuple[int, ...]:
+        """The committed batches to which both logs go back, ascending.
+
+        Spark removes the oldest entries of the offset log first. A driver that is killed then
+        leaves those of the commit log.
+        """
+        oldest = self.offset_batches[0] if self.offset_batches else 0
+        return tuple(batch for batch in self.commit_batches if batch >= oldest)
+
+    @property
     def last_commit(self) -> CommitEntry | None:
         """The newest entry of the commit log; None if there is none, or if it is damaged."""
         return self.commits.get(self.commit_batches[-1]) if self.commit_batches else None

@@ -119,7 +119,7 @@ def _of_checkpoint(
     """
     storage, place = newest.storage, newest.place
     found = survey(storage, place)
-    batches = found.spark.commit_batches if found.spark is not None else ()
+    batches = found.spark.kept_batches if found.spark is not None else ()
     with _reader(newest, wanted) as reader:
         names = reader.shown
         _rows(reader, key)  # a wrong key is refused before any batch is read

@@ -73,6 +73,16 @@ def test_no_file_of_sparks_own_store_is_passed_over(tmp_path: Path, key: int) ->
     assert unheld(built) == before
 
 
+def test_batches_that_spark_was_removing_are_no_retained_ones(tmp_path: Path) -> None:
+    """A driver was killed: it had removed entries of the offset log, not yet of the commit log."""
+    built = RowsBuilder(tmp_path / "query").build(snapshots=())
+    for batch in range(2):
+        (built.root / f"offsets/{batch}").unlink()
+    (done,) = millpond.erase([built.root], key={"k": 101}).places
+    assert done.rows >= 1
+    assert verify(built.storage, "it").problems == []
+
+
 def test_stores_are_followed_whatever_their_order() -> None:
     stores = [StoreId(0, n) for n in range(4)]
     chain = {stores[n]: {stores[n + 1]} for n in range(3)}

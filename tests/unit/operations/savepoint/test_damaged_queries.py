@@ -25,6 +25,7 @@ from millpond.model.ids import StoreId
 from millpond.operations import migrate
 from millpond.operations.inspect import verify
 from millpond.operations.rescale import rescale
+from millpond.query.glance import glance
 from millpond.query.index import encode_index
 from millpond.query.whole import checkpoint_image
 from millpond.state.tables import read_state
@@ -196,6 +197,38 @@ def test_an_older_entry_of_the_logs(built: CheckpointBuilder, tmp_path: Path, na
     assert found == (set() if name.endswith("/0") else {name})
     savepoint.create(built.root, tmp_path / "saved")
     assert savepoint.verify(tmp_path / "saved").ok
+
+
+@pytest.mark.parametrize("gone", [(), (0,), (3, 1), (0, 1, 2, 3)])
+def test_a_driver_that_was_killed_between_the_purges_of_its_logs(
+    built: CheckpointBuilder, tmp_path: Path, gone: tuple[int, ...]
+) -> None:
+    """Spark removed several old entries of the offset log, and some of the commit log, in any
+    order. All of these were taken for lost, and lookups, forks and erasures refused.
+    """
+    names = [*(f"offsets/{n}" for n in range(4)), *(f"commits/{n}" for n in gone)]
+    whole = rows(built.root, None)
+    without(*names)(built)
+    assert verify(built.storage, "name").problems == []
+    assert rows(built.root, None) == whole
+    assert glance(built.storage, None, None).batch == 5
+    savepoint.create(built.root, tmp_path / "saved")
+    savepoint.create(built.root, tmp_path / "older", batch=4)
+    assert savepoint.verify(tmp_path / "saved").ok and savepoint.verify(tmp_path / "older").ok
+    saved = tmp_path / "oldest"
+    for batch in range(4):
+        refused(ErrorKind.VERSION_EXPIRED, savepoint.create, built.root, saved, batch=batch)
+    rescale(built.storage, "name", 16)
+    assert verify(built.storage, "name").problems == []
+
+
+def test_entries_of_the_offset_log_that_no_purge_removes(built: CheckpointBuilder) -> None:
+    """Spark does not start without the last two."""
+    without(*(f"offsets/{n}" for n in range(5)))(built)
+    assert [problem.file for problem in verify(built.storage, "name").problems] == ["offsets/4"]
+    without("offsets/5")(built)
+    found = {problem.file for problem in verify(built.storage, "name").problems}
+    assert "offsets/5" in found
 
 
 def test_the_newest_commit_of_a_batch_that_another_follows(

@@ -111,7 +111,7 @@ def open_place(path: str | os.PathLike[str], until_end: ExitStack, *, dry_run: b
         return _checkpoint(storage, root, images, journal, hold)
     found = survey(storage, root)
     images = []
-    for batch in found.spark.commit_batches if found.spark is not None else ():
+    for batch in found.spark.kept_batches if found.spark is not None else ():
         try:
             images.append(look(storage, found, root, batch))
         except MillpondError as e:

@@ -336,7 +336,7 @@ class _StoreCheck:
     def _targets(self, listing: Listing) -> list[VersionId]:
         spark = self.found.spark
         committed = (
-            [b for b in spark.commit_batches if not spark.was_left_out(b)]
+            [b for b in spark.kept_batches if not spark.was_left_out(b)]
             if spark is not None
             else []
         )
