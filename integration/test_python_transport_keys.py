@@ -59,6 +59,11 @@ _DEEPS = (
     {**_NOTHING, "more": {"flag": False, "raw": b""}},
     {**_NOTHING, "exact": {"n": Decimal("-1.50"), "small": -128}},
     {**_NOTHING, "exact": {"n": Decimal("0.00"), "small": None}},
+    # The JVM's older classes do not have the tenth: Spark keeps its state under the twentieth.
+    {**_NOTHING, "day": dt.date(1582, 10, 10)},
+    {**_NOTHING, "day": dt.date(1582, 10, 15)},
+    {**_NOTHING, "day": dt.date(1582, 10, 20)},
+    {**_NOTHING, "day": dt.date(1500, 2, 28)},
 )
 
 
@@ -68,7 +73,7 @@ def _row(i: int, batch: int) -> dict[str, Any]:
         "ts": dt.datetime(2024, 1, 1, 0, 0, key % 5 * 10, tzinfo=dt.timezone.utc),
         "k": (None, "", "a")[key % 3],
         "p": _POINTS[key % 5],
-        "deep": _DEEPS[key % 8],
+        "deep": _DEEPS[key % len(_DEEPS)],
         "named": {"First": key % 3, "Then": {"AtLast": "ab"[key % 2]}},
         "v": i,
     }

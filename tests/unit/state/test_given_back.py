@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta, timezone
+from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from tests.row_checkpoints import DistinctBuilder
 
 _DAY_US = 86_400_000_000
 _CASES = [
-    ("date", [0, -141_428, -719_162, -719_163, -800_000, 10_000_000]),
+    ("date", [0, -141_437, -141_428, -719_162, -719_163, -800_000, 10_000_000]),
     (
         "timestamp",
         [
@@ -102,6 +102,29 @@ def test_intervals_are_looked_up_in_seconds(tmp_path: Path) -> None:
                 assert [found["key"] for found in state.get({"k": given})] == [row["key"]], given
     gone = rows[0]["key"]["k"].total_seconds()
     assert millpond.erase([built.root], key={"k": gone}).places[0].rows == 1
+
+
+class _Days(DistinctBuilder):
+    """The keys are days, from the fourth of October of 1582 on. The older calendar skips ten."""
+
+    key_type = Struct((Field("k", Atom("date")),))
+
+    def key_row(self, number: int) -> dict[str, Any]:
+        return {"k": date(1582, 10, 4) + timedelta(days=number)}
+
+
+def test_days_that_the_older_calendar_skips_are_keys(tmp_path: Path) -> None:
+    built = _Days(tmp_path / "query").build(snapshots=())
+    days = [row["key"]["k"] for row in millpond.read_state(built.root).to_pylist()]
+    skipped = [day for day in days if date(1582, 10, 5) <= day <= date(1582, 10, 14)]
+    assert skipped
+    with millpond.lookup(built.root) as state:
+        for day in days:
+            for given in (day, day.isoformat()):
+                assert [row["key"]["k"] for row in state.get({"k": given})] == [day]
+    assert millpond.erase([built.root], key={"k": skipped[0]}).places[0].rows == 1
+    left = [row["key"]["k"] for row in millpond.read_state(built.root).to_pylist()]
+    assert sorted(left) == sorted(day for day in days if day != skipped[0])
 
 
 class _Times(DistinctBuilder):
