@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from millpond.spark.kafka_offsets import KafkaOffset, kafka_offsets
-from millpond.spark.metadata import OffsetEntry
+from millpond.spark.log_entries import OffsetEntry
 
 
 def entry(*lines: str, version: str = "v1") -> OffsetEntry:

@@ -9,12 +9,8 @@ import pytest
 
 from millpond.errors import ErrorKind, FormatError, UnsupportedError
 from millpond.model.ids import StoreId
-from millpond.spark.metadata import (
-    parse_commit,
-    parse_offsets,
-    read_operator_info,
-    read_spark_metadata,
-)
+from millpond.spark.log_entries import parse_commit, parse_offsets
+from millpond.spark.metadata import read_operator_info, read_spark_metadata
 from millpond.storage import MemoryStorage
 
 CONF = {

@@ -18,12 +18,8 @@ from millpond.format import layout, roots
 from millpond.format.format_file import CheckpointFormat
 from millpond.model.ids import StoreId
 from millpond.model.json_fields import JsonFields
-from millpond.spark.metadata import (
-    OperatorInfo,
-    SparkMetadata,
-    read_operator_info,
-    read_spark_metadata,
-)
+from millpond.spark.log_entries import OperatorInfo
+from millpond.spark.metadata import SparkMetadata, read_operator_info, read_spark_metadata
 from millpond.storage import ObjectInfo, Storage
 from millpond.storage.owner import claim
 from millpond.storage.parallel import Parallel

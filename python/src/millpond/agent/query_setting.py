@@ -25,7 +25,8 @@ from millpond.model.ids import StoreId
 from millpond.model.json_fields import KeyGroupsInfo
 from millpond.model.key_groups import KeyGroups, key_groups_for
 from millpond.query.one_partition import lives_in_partition_0
-from millpond.spark.metadata import OperatorInfo, SparkMetadata, read_spark_metadata
+from millpond.spark.log_entries import OperatorInfo
+from millpond.spark.metadata import SparkMetadata, read_spark_metadata
 from millpond.store.files import StoreFiles
 from millpond.store.restore.plan import RestorePlan
 

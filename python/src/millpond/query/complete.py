@@ -9,7 +9,7 @@ from millpond.model.ids import StoreId
 from millpond.query.expected import partitions_of, schema_keys, stores_of
 from millpond.query.image import Image, operator_info
 from millpond.query.index import CANONICAL, SavepointIndex, damaged
-from millpond.spark.metadata import parse_commit, parse_offsets
+from millpond.spark.log_entries import parse_commit, parse_offsets
 from millpond.spark.state_schemas import key_columns
 
 

@@ -18,7 +18,8 @@ from millpond.errors import ErrorKind, MillpondError, error
 from millpond.format import layout
 from millpond.model.ids import StoreId
 from millpond.model.partition_keys import lives_in_one_partition
-from millpond.spark.metadata import CommitEntry, OperatorInfo, SparkMetadata
+from millpond.spark.log_entries import CommitEntry, OperatorInfo
+from millpond.spark.metadata import SparkMetadata
 from millpond.store.restore.plan import RestorePlan
 
 

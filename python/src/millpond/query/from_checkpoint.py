@@ -25,13 +25,8 @@ from millpond.query.image import Image, OperatorImage, StoredFile, StoreImage
 from millpond.query.survey import Survey, survey
 from millpond.spark import saved_logs, source_logs
 from millpond.spark.log_edit import offsets_as_planned
-from millpond.spark.metadata import (
-    OffsetEntry,
-    OperatorInfo,
-    SparkMetadata,
-    is_number,
-    parse_offsets,
-)
+from millpond.spark.log_entries import OffsetEntry, OperatorInfo, is_number, parse_offsets
+from millpond.spark.metadata import SparkMetadata
 from millpond.spark.sinks.recorded import read_sink
 from millpond.storage import Storage
 from millpond.store.files import StoreFiles

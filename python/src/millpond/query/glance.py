@@ -25,15 +25,8 @@ from millpond.query.from_savepoint import is_bulk
 from millpond.query.image import Image, OperatorImage, StoredFile, StoreImage, operator_info_of
 from millpond.query.index import NATIVE, SavepointIndex, damaged
 from millpond.query.schemas import schema_files
-from millpond.spark.metadata import (
-    PROVIDER_CLASS,
-    CommitEntry,
-    OffsetEntry,
-    SparkMetadata,
-    logged_batches,
-    parse_commit,
-    parse_offsets,
-)
+from millpond.spark.log_entries import CommitEntry, OffsetEntry, parse_commit, parse_offsets
+from millpond.spark.metadata import PROVIDER_CLASS, SparkMetadata, logged_batches
 from millpond.spark.state_schemas import key_columns
 from millpond.storage import Storage
 

@@ -19,7 +19,7 @@ from millpond.format.manifest import decode_manifest, encode_manifest
 from millpond.model.ids import StoreId
 from millpond.query.survey import PROVIDER_PACKAGE
 from millpond.spark import saved_logs
-from millpond.spark.metadata import (
+from millpond.spark.log_entries import (
     OffsetEntry,
     OperatorInfo,
     parse_offsets,

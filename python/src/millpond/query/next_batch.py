@@ -13,7 +13,8 @@ from millpond.errors import NotFoundError
 from millpond.format import layout
 from millpond.model.ids import StoreId
 from millpond.query.image import Image, OperatorImage, StoreImage, operator_info
-from millpond.spark.metadata import LEFT_OUT, CommitEntry, parse_commit, parse_offsets
+from millpond.spark.log_entries import CommitEntry, parse_commit, parse_offsets
+from millpond.spark.metadata import LEFT_OUT
 from millpond.storage import ObjectInfo, Storage
 
 

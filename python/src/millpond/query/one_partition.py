@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from millpond.errors import NotFoundError
 from millpond.model.partition_keys import lives_in_one_partition
 from millpond.query.expected import schema_keys
-from millpond.spark.metadata import OperatorInfo
+from millpond.spark.log_entries import OperatorInfo
 from millpond.spark.state_schemas import key_columns
 from millpond.storage import Storage
 

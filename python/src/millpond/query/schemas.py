@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from millpond.errors import ErrorKind, FormatError
 from millpond.query.expected import schema_keys
 from millpond.query.image import operator_info_of
-from millpond.spark.metadata import OperatorInfo
+from millpond.spark.log_entries import OperatorInfo
 from millpond.spark.state_schemas import FamilyText, family_texts
 
 Families = Mapping[tuple[str, str], FamilyText]

@@ -28,12 +28,8 @@ from millpond.query.expected import (
     schema_keys,
 )
 from millpond.query.rescaling import unfinished_rescale
-from millpond.spark.metadata import (
-    OperatorInfo,
-    SparkMetadata,
-    read_operator_info,
-    read_spark_metadata,
-)
+from millpond.spark.log_entries import OperatorInfo
+from millpond.spark.metadata import SparkMetadata, read_operator_info, read_spark_metadata
 from millpond.spark.state_schemas import key_columns, parse_schema_file
 from millpond.storage import Storage
 from millpond.store.files import Listing, add_to_listing, list_state

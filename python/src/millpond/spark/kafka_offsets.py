@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 
-from millpond.spark.metadata import OffsetEntry
+from millpond.spark.log_entries import OffsetEntry
 
 
 def connector(spark: str) -> str:

@@ -11,7 +11,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from millpond.errors import ErrorKind, FormatError
-from millpond.spark.metadata import LEFT_OUT, SHUFFLE_PARTITIONS
+from millpond.spark.log_entries import SHUFFLE_PARTITIONS
+from millpond.spark.metadata import LEFT_OUT
 
 StateIds = Mapping[int, Sequence[Sequence[str]]]  # operator -> partition -> an id per store
 

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from millpond.errors import ErrorKind, FormatError, UnsupportedError
-from millpond.spark.metadata import OffsetEntry, is_number, parse_offsets
+from millpond.spark.log_entries import OffsetEntry, is_number, parse_offsets
 
 VOID_OFFSET = "-"  # Spark's mark for a source that has given nothing yet
 

@@ -29,7 +29,7 @@ from millpond.errors import ErrorKind, InvalidInputError, UnsupportedError
 from millpond.model.ids import DEFAULT_STORE
 from millpond.model.partition_keys import TRANSFORM_WITH_STATE_OPERATORS
 from millpond.rows.arrow_types import struct_type
-from millpond.spark.metadata import OperatorInfo
+from millpond.spark.log_entries import OperatorInfo
 from millpond.spark.state_schemas import FamilySchema
 
 JOIN = "symmetricHashJoin"

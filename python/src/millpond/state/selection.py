@@ -18,7 +18,7 @@ from millpond.query.image import Image, OperatorImage, operator_info
 from millpond.query.index import CANONICAL, SavepointIndex, read_index
 from millpond.query.schemas import schema_files
 from millpond.query.whole import checkpoint_image
-from millpond.spark.metadata import OperatorInfo
+from millpond.spark.log_entries import OperatorInfo
 from millpond.spark.state_schemas import FamilySchema, parse_schema_file
 from millpond.spark.types import Atom, Field, Struct
 from millpond.storage import Storage, open_checkpoint, root_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from millpond.errors import NotFoundError
 from millpond.format import layout
 from millpond.model.ids import StoreId, VersionId
-from millpond.spark.metadata import parse_commit
+from millpond.spark.log_entries import parse_commit
 from millpond.storage import Storage, is_there
 
 

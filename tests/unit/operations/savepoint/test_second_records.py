@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.errors import UnsupportedError
-from millpond.spark.metadata import OperatorInfo
+from millpond.spark.log_entries import OperatorInfo
 from millpond.state.join_row_numbers import numbers_of
 from millpond.state.second_records import numbered, second_records
 

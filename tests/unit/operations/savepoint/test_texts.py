@@ -8,7 +8,7 @@ import pytest
 
 from millpond.errors import ErrorKind, FormatError, UnsupportedError
 from millpond.spark import saved_logs, source_logs
-from millpond.spark.metadata import OffsetEntry, parse_offsets
+from millpond.spark.log_entries import OffsetEntry, parse_offsets
 
 
 def line(batch: int) -> str:

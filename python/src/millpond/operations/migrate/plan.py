@@ -18,7 +18,8 @@ from millpond.spark.log_edit import (
     commit_without_state_ids,
     offsets_with_conf,
 )
-from millpond.spark.metadata import PROVIDER_CLASS, SHUFFLE_PARTITIONS, OperatorInfo, parse_offsets
+from millpond.spark.log_entries import SHUFFLE_PARTITIONS, OperatorInfo, parse_offsets
+from millpond.spark.metadata import PROVIDER_CLASS
 from millpond.spark.state_schemas import FamilyText
 from millpond.spark.uris import uri_below
 

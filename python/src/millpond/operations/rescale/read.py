@@ -16,7 +16,8 @@ from millpond.query.from_checkpoint import Plans
 from millpond.query.one_partition import lives_in_partition_0
 from millpond.query.survey import PROVIDER_PACKAGE, how_to_adopt
 from millpond.spark.log_edit import operator_metadata_with_partitions
-from millpond.spark.metadata import OperatorInfo, SparkMetadata, read_spark_metadata
+from millpond.spark.log_entries import OperatorInfo
+from millpond.spark.metadata import SparkMetadata, read_spark_metadata
 from millpond.storage import Storage
 from millpond.store.files import StoreFiles, list_state
 from millpond.store.restore.plan import plan_restore

@@ -40,7 +40,7 @@ from millpond.query.index import CANONICAL, SavepointIndex, check_listed, damage
 from millpond.query.survey import Survey
 from millpond.rows import require_tools
 from millpond.spark.kafka_offsets import KafkaOffset, kafka_offsets
-from millpond.spark.metadata import parse_offsets
+from millpond.spark.log_entries import parse_offsets
 from millpond.storage import LocalStorage, Storage, open_storage, root_of
 from millpond.storage.local import translate
 from millpond.storage.settings import StorageSettings, storage_settings

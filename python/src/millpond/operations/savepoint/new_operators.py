@@ -32,7 +32,7 @@ from millpond.query.survey import PROVIDER_PACKAGE
 from millpond.spark.job import JobOperator, operators
 from millpond.spark.job_script import JobQuery
 from millpond.spark.log_edit import commit_with_state_ids
-from millpond.spark.metadata import parse_commit
+from millpond.spark.log_entries import parse_commit
 from millpond.spark.uris import uri_below
 from millpond.state.selection import family_schemas
 from millpond.storage import LocalStorage
