@@ -316,6 +316,31 @@ def test_what_only_was_appended_is_an_append(harness: Harness, tmp_path: Path, n
     store = write(provider, 1)
     store.put(keys["put"], ["1"], cf="lists")
     store.remove(keys["removed"], cf="lists")
+def test_changes_tell_that_another_attempt_replaced_a_file(
+    harness: Harness, tmp_path: Path
+) -> None:
+    """In Spark checkpoint format 1 the last attempt owns the file. It is no damaged one."""
+    conf = {"checkpointFormatVersion": 1}
+    one, other = (
+        open_provider(harness, tmp_path, schema=PLAIN, operator="dedupe", conf=conf)
+        for _ in range(2)
+    )
+    for version in range(2):
+        store = one.store(version)
+        store.put(["a", version], VALUE)
+        store.commit()
+    again = other.store(1)
+    again.put(["a", 9], VALUE)
+    harness.meanwhile("changelog.read", [{"do": "commit", "s": again.name}])
+    with pytest.raises(ProviderError, match="MILLPOND_CHANGELOG_REPLACED"):
+        one.changes(1, 2)
+    (done,) = harness.happened()
+    assert not isinstance(done, ProviderError), done
+    assert one.changes(1, 2) == [("update", ["a", 0], VALUE, 0), ("update", ["a", 9], VALUE, 1)]
+    one.close()
+    other.close()
+
+
     for key in keys.values():
         store.merge(key, ["2"], cf="lists")
         store.merge_list(key, [["3"], ["4" * 1000]], cf="lists")

@@ -15,9 +15,10 @@ import org.apache.spark.util.NextIterator
   * changelog of a small batch holds its net change, so a key that was written more than once in it
   * appears as it ended. That of a large one may have a key again that changed again.
   *
-  * @param codec knows the rows of the family; it is this iterator's own */
+  * @param codec knows the rows of the family; it is this iterator's own
+  * @param usesCommitIds as for `PendingChangelog.check` */
 private[millpond] final class ChangeFeed(changelogs: Seq[PendingChangelog], family: String,
-    codec: FamilyCodec)
+    codec: FamilyCodec, usesCommitIds: Boolean)
     extends NextIterator[(RecordType.Value, UnsafeRow, UnsafeRow, Long)] with RecordSink {
   private val files = changelogs.iterator
   private var cursor: ChangelogCursor = null
@@ -63,9 +64,7 @@ private[millpond] final class ChangeFeed(changelogs: Seq[PendingChangelog], fami
     } else false
 
   private def check(file: PendingChangelog, header: JsonNode): Unit = {
-    if (header.get("version").asLong != file.version || header.get("id").asText != file.id)
-      throw MillpondError.changelogDamaged(file.path,
-        s"it holds version ${header.get("version").asLong}, not version ${file.version}")
+    PendingChangelog.check(file, header, usesCommitIds)
     val described =
       header.get("column_families").elements.asScala.find(_.get("name").asText == family)
     familyId = described.fold(-1)(_.get("id").asInt)

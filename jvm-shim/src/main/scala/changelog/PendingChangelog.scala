@@ -1,5 +1,7 @@
 package org.apache.spark.sql.millpond.changelog
 
+import com.fasterxml.jackson.databind.JsonNode
+
 import org.apache.spark.sql.millpond.base.{MillpondError, MillpondException}
 import org.apache.spark.sql.millpond.rows.RowFilter
 
@@ -18,6 +20,17 @@ private[millpond] final case class PendingChangelog(version: Long, id: String, p
 
 private[millpond] object PendingChangelog {
   val Whole: Int = Int.MaxValue
+
+  /** Check that a file is still the one that was planned.
+    * @param usesCommitIds whether the file of each attempt has a name of its own; if not, another
+    * attempt may have replaced it after the plan */
+  def check(c: PendingChangelog, header: JsonNode, usesCommitIds: Boolean): Unit = {
+    val (version, id) = (header.get("version").asLong, header.get("id").asText)
+    if (version == c.version && id != c.id && !usesCommitIds) throw replaced(c)
+    if (version != c.version || id != c.id)
+      throw MillpondError.changelogDamaged(c.path,
+        s"it holds version $version ($id), not version ${c.version} (${c.id})")
+  }
 
   def replaced(c: PendingChangelog): MillpondException =
     MillpondError.of("CHANGELOG_REPLACED",

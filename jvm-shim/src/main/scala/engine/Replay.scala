@@ -109,15 +109,7 @@ private[engine] final class Replay(context: StoreContext, layout: StoreLayout, f
     val cursor = new ChangelogReader(c.path).cursor()
     try {
       val header = cursor.header
-      if (header.get("version").asLong == c.version && header.get(
-          "id").asText != c.id && !context.usesCommitIds)
-        // another attempt replaced it after the plan; in format 2 each attempt's
-        // file has its own name
-        throw PendingChangelog.replaced(c)
-      if (header.get("version").asLong != c.version || header.get("id").asText != c.id)
-        throw MillpondError.changelogDamaged(c.path,
-          s"it holds version ${header.get("version").asLong} (${header.get(
-              "id").asText}), not version ${c.version} (${c.id})")
+      PendingChangelog.check(c, header, context.usesCommitIds)
       if (parent.exists(_ != header.get("lineage").elements.asScala.toSeq.last.asText))
         throw PendingChangelog.replaced(c)
       last = header

@@ -215,7 +215,7 @@ abstract class StoreProvider extends CompatibleProvider {
     }
     val changelogs = answer.get("changelogs").elements.asScala.map(c =>
       PendingChangelog(c.get("version").asLong, c.get("id").asText, c.get("path").asText, 0L)).toSeq
-    new ChangeFeed(changelogs, name, codec)
+    new ChangeFeed(changelogs, name, codec, usesCommitIds = endId.isDefined)
   }
 
   // ---- sessions ---------------------------------------------------------------------------------
