@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from integration.depth import quick_first
-from integration.harness import Harness, Provider, ProviderError, Schema, Store
+from integration.harness import Harness, Provider, ProviderError, Row, Schema, Store
 from integration.processes import wait_until
-from integration.store_cases import open_provider
+from integration.store_cases import PARTITIONS, open_provider
+from millpond.format.changelog import read_header
 
 SCHEMA = Schema("k string, n bigint", "v string")
 LISTS = Schema("k string, n bigint", "v string", multi=True)
@@ -219,6 +220,38 @@ def test_a_provider_that_cannot_begin_leaves_nothing(
 ) -> None:
     """Spark does not close it. So it must not have taken the follower."""
     (tmp_path / "ckpt").mkdir()
+def test_a_key_in_the_wrong_place_is_known_after_a_take_over(
+    jvms: tuple[Harness, Harness], tmp_path: Path
+) -> None:
+    """A rescale asks the newest version whether each row lies where its key belongs."""
+    scene = Scene(jvms, tmp_path / "ckpt", format_=2)
+    keys: list[Row] = [["a", n] for n in range(40)]
+    places = jvms[0].partitions_of(keys, key_schema=SCHEMA.key, partitions=PARTITIONS)
+    own = keys[places.index(FOLLOWED)]
+    foreign = next(key for key, place in zip(keys, places, strict=True) if place != FOLLOWED)
+
+    def put(provider: Provider, key: Row) -> bool:
+        """Put a key, and commit. Return whether the new version can be rescaled."""
+        store = provider.store(*scene.at)
+        store.put(key, [f"of {scene.at[0]}"])
+        done = store.commit()
+        scene.at = (done.version, done.id)
+        folder = tmp_path / "ckpt" / "state" / "0" / str(FOLLOWED)
+        with (folder / f"{done.version}_{done.id}.changelog").open("rb") as file:
+            return read_header(file, name=file.name).key_groups.scalable
+
+    assert put(scene.writer, own)
+    scene.follow()
+    before = scene.restores()
+    assert not put(scene.writer, foreign)
+    scene.follow()
+    taken = scene.provider(1)
+    assert not put(taken, own)
+    assert scene.restores() == before
+    taken.close()
+    scene.told([])
+
+
     (tmp_path / "ckpt" / "metadata").write_text('{"id":"the-query"}')
     place = {"millpond.storage.uri": f"file:{tmp_path}/states"}
     scene = Scene(jvms, tmp_path / "ckpt", format_=2, conf=place)

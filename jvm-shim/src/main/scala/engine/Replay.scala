@@ -117,11 +117,16 @@ private[engine] final class Replay(context: StoreContext, layout: StoreLayout, f
       liveKeys = KeyCount.of(layout, header)
       if (bring(c, cursor)) committed(c.version)
       else onDisk = Point(c.version, c.id, liveKeys)
+      mark(header.path("key_groups"))
     } finally cursor.close()
   }
 
   /** Bring a changelog to memory. False if memory was full: now the disk tier has this changelog
     * and all before it, and memory is empty. */
+  /** A key may have come into the wrong place after the version at which the store was loaded. */
+  private def mark(groups: JsonNode): Unit =
+    if (!groups.path("scalable").asBoolean(true)) layout.mark(groups.path("reason").asText(""))
+
   private def bring(c: PendingChangelog, cursor: ChangelogCursor): Boolean = {
     val sink = new ReplaySink(c.path, c.filter)
     var fits = true
