@@ -92,6 +92,52 @@ def test_a_family_has_no_rows_of_one_that_was_dropped_before_it(
     again.close()
 
 
+@pytest.mark.parametrize("form", ["lists", "prefix", "range"])
+def test_a_family_that_was_dropped_comes_again_in_another_form(
+    harness: Harness, tmp_path: Path, form: str
+) -> None:
+    """It has the name and the number of the one that was dropped. So it is read in its own form by
+    a restore from a snapshot that lists the other one, as dropped or with its rows.
+    """
+    conf = {"millpond.gc.graceMs": 600_000}
+    provider = open_provider(harness, tmp_path, conf=conf)
+    store = write(provider, 0, {"again": PLAIN})
+    store.put_many([(["old", i], VALUE) for i in range(5)], cf="again")
+    store.commit()
+    store = write(provider, 1, {"again": PLAIN})
+    provider.snapshot()
+    assert store.remove_cf("again")
+    store.commit()
+    store = write(provider, 2, {})
+    provider.snapshot()  # has the deletes, so the next batch forgets the family
+    store.commit()
+    write(provider, 3, {}).commit()
+    families = {"again": FAMILIES[form]}
+    key: Row = [1, "new"] if form == "range" else ["new", 1]
+    store = write(provider, 4, families)
+    assert store.scan(cf="again") == []
+    store.put(key, VALUE, cf="again")
+    store.commit()
+    provider.close()
+    manifests = sorted(tmp_path.glob("state/0/0/*.manifest"))
+    assert [path.name for path in manifests] == ["1.manifest", "2.manifest"]
+    for snapshot in reversed(manifests):
+        provider = open_provider(harness, tmp_path, conf=conf)
+        store = write(provider, 5, families)
+        assert store.scan(cf="again") == [(key, VALUE)]
+        assert store.get(key, cf="again") == VALUE
+        store.abort()
+        provider.close()
+        snapshot.unlink()
+    provider = open_provider(harness, tmp_path, conf=conf)
+    for version in (5, 6):
+        store = write(provider, version, families)
+        assert store.scan(cf="again") == [(key, VALUE)]
+        store.commit()
+        provider.snapshot()
+    provider.close()
+
+
 def test_a_state_that_begins_anew_leaves_what_was_there_before(
     harness: Harness, tmp_path: Path
 ) -> None:
@@ -270,6 +316,31 @@ def test_a_list_is_read_to_its_end_while_it_is_replaced(
 # ---- change feed and replay ----------------------------------------------------------------------
 
 
+def test_changes_tell_that_another_attempt_replaced_a_file(
+    harness: Harness, tmp_path: Path
+) -> None:
+    """In Spark checkpoint format 1 the last attempt owns the file. It is no damaged one."""
+    conf = {"checkpointFormatVersion": 1}
+    one, other = (
+        open_provider(harness, tmp_path, schema=PLAIN, operator="dedupe", conf=conf)
+        for _ in range(2)
+    )
+    for version in range(2):
+        store = one.store(version)
+        store.put(["a", version], VALUE)
+        store.commit()
+    again = other.store(1)
+    again.put(["a", 9], VALUE)
+    harness.meanwhile("changelog.read", [{"do": "commit", "s": again.name}])
+    with pytest.raises(ProviderError, match="MILLPOND_CHANGELOG_REPLACED"):
+        one.changes(1, 2)
+    (done,) = harness.happened()
+    assert not isinstance(done, ProviderError), done
+    assert one.changes(1, 2) == [("update", ["a", 0], VALUE, 0), ("update", ["a", 9], VALUE, 1)]
+    one.close()
+    other.close()
+
+
 def test_changes_and_replay_tell_what_is_not_there_any_more(
     harness: Harness, tmp_path: Path
 ) -> None:
@@ -316,31 +387,6 @@ def test_what_only_was_appended_is_an_append(harness: Harness, tmp_path: Path, n
     store = write(provider, 1)
     store.put(keys["put"], ["1"], cf="lists")
     store.remove(keys["removed"], cf="lists")
-def test_changes_tell_that_another_attempt_replaced_a_file(
-    harness: Harness, tmp_path: Path
-) -> None:
-    """In Spark checkpoint format 1 the last attempt owns the file. It is no damaged one."""
-    conf = {"checkpointFormatVersion": 1}
-    one, other = (
-        open_provider(harness, tmp_path, schema=PLAIN, operator="dedupe", conf=conf)
-        for _ in range(2)
-    )
-    for version in range(2):
-        store = one.store(version)
-        store.put(["a", version], VALUE)
-        store.commit()
-    again = other.store(1)
-    again.put(["a", 9], VALUE)
-    harness.meanwhile("changelog.read", [{"do": "commit", "s": again.name}])
-    with pytest.raises(ProviderError, match="MILLPOND_CHANGELOG_REPLACED"):
-        one.changes(1, 2)
-    (done,) = harness.happened()
-    assert not isinstance(done, ProviderError), done
-    assert one.changes(1, 2) == [("update", ["a", 0], VALUE, 0), ("update", ["a", 9], VALUE, 1)]
-    one.close()
-    other.close()
-
-
     for key in keys.values():
         store.merge(key, ["2"], cf="lists")
         store.merge_list(key, [["3"], ["4" * 1000]], cf="lists")

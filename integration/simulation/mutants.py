@@ -158,8 +158,8 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             (
                 _SHIM + "engine/Replay.scala",
-                "known.name == name && known.id != id",
-                "known.name == name && known.id < 0",
+                "(other.name == name || other.id == id) &&",
+                "other.id == id &&",
             ),
         ),
         again=True,

@@ -17,7 +17,7 @@ import org.apache.spark.sql.millpond.rows.{Family, FamilyShape, KeyCount, RowFil
   *
   * @param limited whether memory may be full: a store with the backend heap has no disk tier, and
   * `Pressure` refuses when it begins a batch
-  * @param beforeGivingUp called before memory starts empty */
+  * @param beforeGivingUp called before memory starts empty, or forgets a family */
 private[engine] final class Replay(context: StoreContext, layout: StoreLayout, families: Families,
     rows: Rows, tier: StoreTier, budget: MemoryBudget, limited: Boolean,
     beforeGivingUp: () => Unit = () => ()) {
@@ -56,12 +56,9 @@ private[engine] final class Replay(context: StoreContext, layout: StoreLayout, f
 
   def addFamilies(described: JsonNode, version: Long, onDisk: Boolean): Unit =
     described.get("column_families").elements.asScala.foreach { f =>
-      val (name, id) = (f.get("name").asText, f.get("id").asInt)
-      forgetFormerOwner(name, id)
-      // the manifest or an older changelog may list a removed family whose name
-      // another family has now
-      families.forgetAll(known => known.name == name && known.id != id)
-      if (families.get(name) == null) families.add(name, id, FamilyShape.of(f), onDisk): Unit
+      val (name, id, shape) = (f.get("name").asText, f.get("id").asInt, FamilyShape.of(f))
+      forgetFormer(name, id, shape)
+      if (families.get(name) == null) families.add(name, id, shape, onDisk): Unit
       // a removed family has only deletes left
       val family = families.get(name)
       family.removed = f.path("removed").asBoolean(false)
@@ -70,18 +67,23 @@ private[engine] final class Replay(context: StoreContext, layout: StoreLayout, f
       family.createdAt = math.min(family.createdAt, version)
     }
 
-  /** A dropped family gives its id to another one once a snapshot holds its deletes. The snapshot
-    * that this store begins with may still list it. If the store kept it, the job could create it
-    * again beside the new owner, and both would share rows. */
-  private def forgetFormerOwner(name: String, id: Int): Unit =
-    families.forgetAll { other =>
-      val former = other.id == id && other.name != name
-      if (former && !other.removed)
-        throw MillpondError.of("FORMAT_DAMAGED",
-          s"store ${context.label}: the column families '${other.name}' and '$name' " +
-            s"have the same id $id.")
-      former
+  /** A dropped family gives its name and its id to others once a snapshot holds its deletes. The
+    * snapshot that this store begins with, or an older changelog, may still list it. If the store
+    * kept it, the job could create it again beside the new owner of its id, and both would share
+    * rows; or the rows of a new family with the same name and id would be read in its form. */
+  private def forgetFormer(name: String, id: Int, shape: FamilyShape): Unit = {
+    def isFormer(other: Family): Boolean = (other.name == name || other.id == id) &&
+      !(other.name == name && other.id == id && other.shape == shape)
+    families.all.find(f => isFormer(f) && f.id == id && !f.removed).foreach { other =>
+      throw MillpondError.of("FORMAT_DAMAGED",
+        s"store ${context.label}: the column families '${other.name}' (${other.shape}) and " +
+          s"'$name' ($shape) have the same id $id.")
     }
+    if (families.all.exists(isFormer)) {
+      beforeGivingUp() // a warm-up would bring rows into a table that is gone
+      families.forgetAll(isFormer)
+    }
+  }
 
   /** Replays other partitions' changelogs from before the rescale. Disk tier plus these
     * equals `version`. */
@@ -115,18 +117,18 @@ private[engine] final class Replay(context: StoreContext, layout: StoreLayout, f
       last = header
       addFamilies(header, c.version, onDisk = false) // families may first appear in this changelog
       liveKeys = KeyCount.of(layout, header)
+      mark(header.path("key_groups"))
       if (bring(c, cursor)) committed(c.version)
       else onDisk = Point(c.version, c.id, liveKeys)
-      mark(header.path("key_groups"))
     } finally cursor.close()
   }
 
-  /** Bring a changelog to memory. False if memory was full: now the disk tier has this changelog
-    * and all before it, and memory is empty. */
   /** A key may have come into the wrong place after the version at which the store was loaded. */
   private def mark(groups: JsonNode): Unit =
     if (!groups.path("scalable").asBoolean(true)) layout.mark(groups.path("reason").asText(""))
 
+  /** Bring a changelog to memory. False if memory was full: now the disk tier has this changelog
+    * and all before it, and memory is empty. */
   private def bring(c: PendingChangelog, cursor: ChangelogCursor): Boolean = {
     val sink = new ReplaySink(c.path, c.filter)
     var fits = true
