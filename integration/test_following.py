@@ -202,24 +202,6 @@ def folders(harness: Harness) -> list[str]:
     return [p.name for p in harness.local_dir.glob(f"millpond-*/0-{FOLLOWED}-default-*")]
 
 
-def test_a_take_over_leaves_no_folder(jvms: tuple[Harness, Harness], tmp_path: Path) -> None:
-    """The provider goes on with the folder of the follower, and needs none of its own."""
-    scene = Scene(jvms, tmp_path / "ckpt", format_=2)
-    scene.batch(random.Random(4))
-    scene.follow()
-    before = folders(jvms[1])
-    taken = scene.taken_over()
-    assert folders(jvms[1]) == before
-    taken.close()
-    scene.told([])
-    assert folders(jvms[1]) == []
-
-
-def test_a_provider_that_cannot_begin_leaves_nothing(
-    jvms: tuple[Harness, Harness], tmp_path: Path
-) -> None:
-    """Spark does not close it. So it must not have taken the follower."""
-    (tmp_path / "ckpt").mkdir()
 def test_a_key_in_the_wrong_place_is_known_after_a_take_over(
     jvms: tuple[Harness, Harness], tmp_path: Path
 ) -> None:

@@ -24,7 +24,9 @@ import org.apache.spark.sql.millpond.observe.{Counters, Observed, Reports}
   * One thread does all the work: following costs an executor one core at most. It holds a store
   * only as a session does, so a task that takes the store over ends it at its next step. */
 private[millpond] object Followers extends Logging {
-  private final case class Key(runId: String, operator: Long, partition: Int, name: String)
+  private final case class Key(runId: String, operator: Long, partition: Int, name: String) {
+    def label: String = s"$operator/$partition/$name"
+  }
 
   private final case class Wanted(key: Key, version: Long, id: Option[String])
 
@@ -95,24 +97,24 @@ private[millpond] object Followers extends Logging {
   }
 
   private def follow(w: Wanted): Unit = {
-    val follower = Option(followers.get(w.key)).orElse(begun(w.key))
-    follower.foreach { f =>
-      try f.bring(w.version, w.id)
-      catch {
-        // a task has taken it over, or nobody needs it any more
-        case NonFatal(_) if followers.get(w.key) ne f => ()
-        case NonFatal(e) if !Agent.isStopping =>
-          Counters.standbyFailures.increment()
-          val times = failed.get(w.key).fold(0)(_._1)
-          val pauseMs = PauseMs << math.min(times, MostDoublings)
-          val why = e match { case m: MillpondException => s"${m.kind}: "; case _ => "" }
-          val text = s"store ${f.context.label} is not followed for ${pauseMs / 1000} s: $why" +
-            e.getMessage
-          if (times == 0) logWarning(text) else logInfo(text)
-          failed(w.key) = (times + 1, System.currentTimeMillis + pauseMs)
-          drop(w.key)
-        case NonFatal(_) => drop(w.key)
-      }
+    var follower = Option(followers.get(w.key))
+    try {
+      follower = follower.orElse(begun(w.key))
+      follower.foreach(_.bring(w.version, w.id))
+    } catch {
+      // a task has taken it over, or nobody needs it any more
+      case NonFatal(_) if follower.exists(_ ne followers.get(w.key)) => ()
+      case NonFatal(e) if !Agent.isStopping =>
+        Counters.standbyFailures.increment()
+        val times = failed.get(w.key).fold(0)(_._1)
+        val pauseMs = PauseMs << math.min(times, MostDoublings)
+        val why = e match { case m: MillpondException => s"${m.kind}: "; case _ => "" }
+        val text = s"store ${w.key.label} is not followed for ${pauseMs / 1000} s: $why" +
+          e.getMessage
+        if (times == 0) logWarning(text) else logInfo(text)
+        failed(w.key) = (times + 1, System.currentTimeMillis + pauseMs)
+        drop(w.key)
+      case NonFatal(_) => drop(w.key)
     }
   }
 
@@ -133,7 +135,14 @@ private[millpond] object Followers extends Logging {
 
   private def isOwn(wanted: Key): Boolean = own.asScala.exists(key(_) == wanted)
 
-  private def drop(unwanted: Key): Unit = Option(followers.remove(unwanted)).foreach(_.close())
+  /** An exception that left the worker's thread would end the executor. */
+  private def drop(unwanted: Key): Unit = Option(followers.remove(unwanted)).foreach { f =>
+    try f.close()
+    catch {
+      case NonFatal(e) =>
+        logWarning(s"the follower of store ${unwanted.label} leaves something: ${e.getMessage}", e)
+    }
+  }
 }
 
 /** A store that another executor runs, kept ready here.
