@@ -30,6 +30,7 @@ _SEEDS = {
     "rest": (3, 60),
     "late-rows": (12, 300),
     "flush-behind": (300, 3000),
+    "log-sync": (3, 30),
     "map-reads": (100, 1000),
 }
 

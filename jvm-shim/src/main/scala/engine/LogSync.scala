@@ -2,7 +2,6 @@ package org.apache.spark.sql.millpond.engine
 
 import java.io.{File, IOException}
 import java.nio.channels.FileChannel
-import java.nio.file.NoSuchFileException
 import java.nio.file.StandardOpenOption.WRITE
 
 import org.apache.spark.sql.millpond.base.{Daemons, Seams}
@@ -22,19 +21,22 @@ private[engine] final class LogSync(file: File) {
   def written(bytes: Long): Unit =
     if (bytes - begunAt >= StepBytes && Seams.director == null) {
       begunAt = bytes
-      pool.execute(() => run())
+      pool.execute(() => sync())
     }
 
-  private def run(): Unit =
-    try {
-      // a channel of its own: to close one waits for those who use it
-      val channel = FileChannel.open(file.toPath, WRITE)
-      try channel.force(false)
-      finally channel.close()
-    } catch {
-      case _: NoSuchFileException => // the batch has ended
-      case _: IOException => failure = true
+  private[engine] def sync(): Unit =
+    opened().foreach { channel =>
+      try
+        try channel.force(false)
+        finally channel.close()
+      catch { case _: IOException => failure = true }
     }
+
+  /** A channel of its own: to close one waits for those who use it. None: the batch has ended, or
+    * too many files are open. The agent syncs the file in any case. */
+  private def opened(): Option[FileChannel] =
+    try Some(FileChannel.open(file.toPath, WRITE))
+    catch { case _: IOException => None }
 }
 
 private object LogSync {
