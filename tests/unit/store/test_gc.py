@@ -478,3 +478,28 @@ def test_versions_that_two_executors_made_stay_restorable(make: MakeProvider, se
         chance.choice(executors).collect(newest)
         for retained in range(max(version - 2, 1), version + 1):
             assert len(make(spark_format=1, retain_versions=3).open(retained)) == retained
+
+
+def test_a_changelog_that_is_replaced_within_a_tick_of_the_clock_is_read_again(
+    make: MakeProvider,
+) -> None:
+    """Its size and its time are those of the one that an earlier collection has read."""
+    first, second, third = (make(spark_format=1, retain_versions=3) for _ in range(3))
+    history(first, 4)
+    third.open(4)
+    third.snapshot()
+    second.open(3)
+    second.commit()  # another version 4 than that of the snapshot
+    first.commit()
+    first.collect(VersionId(5))
+    changelog = first.directory / "5.changelog"
+    before = changelog.stat()
+    second.commit()
+    assert changelog.stat().st_size == before.st_size
+    os.utime(changelog, ns=(before.st_atime_ns, before.st_mtime_ns))
+    for _ in range(3):
+        first.commit()
+    first.collect(VersionId(8))
+    for _ in range(4):
+        second.commit()
+    assert make(spark_format=1, retain_versions=3).open(9) == second.state

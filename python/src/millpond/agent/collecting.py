@@ -99,6 +99,7 @@ def _expire(
         now_ms=now_ms,
         pinned=pinned,
     )
+    files.forget_young(now_ms - _CACHEABLE_AGE_MS)
     if expiry.reason:
         # An executor that lost the store to another one misses what that one has collected. Spark
         # soon tells it to let go.

@@ -191,6 +191,17 @@ class StoreFiles:
         self._headers = {key: entry for key, entry in self._headers.items() if key in present}
         return self.listing
 
+    def forget_young(self, since_ms: int) -> None:
+        """Forget what was read of changelogs that were modified since then, in Spark checkpoint
+        format 1: another attempt may replace one within the resolution of its modification time.
+        """
+        if not self.exact_ids:
+            self._headers = {
+                key: entry
+                for key, entry in self._headers.items()
+                if entry[0].modified_ms < since_ms
+            }
+
     @property
     def exact_ids(self) -> bool:
         return self.spark_format >= 2
