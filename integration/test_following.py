@@ -49,8 +49,9 @@ class Scene:
         format_: int,
         multi: bool = False,
         conf: Mapping[str, str] | None = None,
+        padding: str = "",
     ) -> None:
-        self.jvms, self.checkpoint, self.conf = jvms, checkpoint, conf or {}
+        self.jvms, self.checkpoint, self.conf, self.padding = jvms, checkpoint, conf or {}, padding
         self.schema = LISTS if multi else SCHEMA
         self.run_id = str(uuid.uuid4())
         self.format = format_
@@ -82,7 +83,7 @@ class Scene:
         store = (provider or self.writer).store(*self.at)
         state = {n: list(v) for n, v in self.states[self.at].items()}
         for n in rng.sample(range(40), rng.randrange(1, 12)):
-            text = f"{self.at[0]}-{rng.randrange(1000)}"
+            text = f"{self.at[0]}-{rng.randrange(1000)}{self.padding}"
             if rng.random() < 0.25:
                 store.remove(["a", n])
                 state.pop(n, None)
@@ -159,28 +160,45 @@ def test_a_follower_has_each_row_whatever_happens_in_between(
     for seed in range(6):
         rng = random.Random(f"{seed} {format_} {multi}")
         scene = Scene(jvms, tmp_path / f"ckpt-{seed}", format_=format_, multi=multi)
-        for _ in range(rng.randrange(4, 14)):
-            scene.batch(rng)
-            what = rng.random()
-            if what < 0.5:
-                scene.follow()
-            if what < 0.3:
-                scene.writer.snapshot()
-                scene.writer.cleanup()
-            if what > 0.85 and (format_ == 2 or scene.followed() < scene.at[0] > 1):
-                # The batch is run again.
-                scene.at = max(p for p in scene.states if p[0] == scene.at[0] - 1)
-        taken = scene.taken_over()
-        for _ in range(3):
-            scene.batch(rng, taken)
-            taken.snapshot()
-            taken.cleanup()
-        # What it wrote since serves others.
-        scene.writer.close()
-        scene.writer = scene.provider(0)
-        scene.check(scene.writer.read_store(*scene.at))
-        taken.close()
-        scene.told([])
+        _play(scene, rng)
+
+
+@pytest.mark.parametrize("multi", quick_first([True, False]))
+def test_a_follower_that_is_short_of_memory_has_each_row(
+    jvms: tuple[Harness, Harness], tmp_path: Path, multi: bool
+) -> None:
+    """Batches spill, so their changelogs have keys again. The follower gives its rows up."""
+    conf = {"millpond.memory.budget": "64k"}
+    for seed in range(4):
+        rng = random.Random(f"{seed} {multi}")
+        checkpoint = tmp_path / f"ckpt-{seed}"
+        _play(Scene(jvms, checkpoint, format_=2, multi=multi, conf=conf, padding="-" * 3000), rng)
+
+
+def _play(scene: Scene, rng: random.Random) -> None:
+    """Write some versions, let the other executor follow, and take the store over."""
+    for _ in range(rng.randrange(4, 14)):
+        scene.batch(rng)
+        what = rng.random()
+        if what < 0.5:
+            scene.follow()
+        if what < 0.3:
+            scene.writer.snapshot()
+            scene.writer.cleanup()
+        if what > 0.85 and (scene.format == 2 or scene.followed() < scene.at[0] > 1):
+            # The batch is run again.
+            scene.at = max(p for p in scene.states if p[0] == scene.at[0] - 1)
+    taken = scene.taken_over()
+    for _ in range(3):
+        scene.batch(rng, taken)
+        taken.snapshot()
+        taken.cleanup()
+    # What it wrote since serves others.
+    scene.writer.close()
+    scene.writer = scene.provider(0)
+    scene.check(scene.writer.read_store(*scene.at))
+    taken.close()
+    scene.told([])
 
 
 def test_a_take_over_restores_nothing(jvms: tuple[Harness, Harness], tmp_path: Path) -> None:
@@ -234,6 +252,24 @@ def test_a_key_in_the_wrong_place_is_known_after_a_take_over(
     scene.told([])
 
 
+def test_a_take_over_leaves_no_folder(jvms: tuple[Harness, Harness], tmp_path: Path) -> None:
+    """The provider goes on with the folder of the follower, and needs none of its own."""
+    scene = Scene(jvms, tmp_path / "ckpt", format_=2)
+    scene.batch(random.Random(4))
+    scene.follow()
+    before = folders(jvms[1])
+    taken = scene.taken_over()
+    assert folders(jvms[1]) == before
+    taken.close()
+    scene.told([])
+    assert folders(jvms[1]) == []
+
+
+def test_a_provider_that_cannot_begin_leaves_nothing(
+    jvms: tuple[Harness, Harness], tmp_path: Path
+) -> None:
+    """Spark does not close it. So it must not have taken the follower."""
+    (tmp_path / "ckpt").mkdir()
     (tmp_path / "ckpt" / "metadata").write_text('{"id":"the-query"}')
     place = {"millpond.storage.uri": f"file:{tmp_path}/states"}
     scene = Scene(jvms, tmp_path / "ckpt", format_=2, conf=place)
@@ -251,6 +287,33 @@ def test_a_key_in_the_wrong_place_is_known_after_a_take_over(
     scene.taken_over().close()
     scene.told([])
     assert folders(jvms[1]) == []
+
+
+def test_a_store_that_finds_no_place_does_not_keep_others_from_being_followed(
+    jvms: tuple[Harness, Harness], tmp_path: Path
+) -> None:
+    scene = Scene(jvms, tmp_path / "ckpt", format_=2)
+    scene.batch(random.Random(6))
+    other = scene.provider(0, partition=FOLLOWED - 1)
+    done = other.store(0).commit()
+    (lock,) = jvms[1].local_dir.glob("millpond-*/owner.lock")
+    # Each name that the folder of the first store could have.
+    taken = [lock.parent / f"0-{FOLLOWED}-default-{n}" for n in range(1, 1000)]
+    taken = [folder for folder in taken if not folder.exists()]
+    for folder in taken:
+        folder.mkdir()
+    of_other = scene.wanted(done.version, done.id) | {"partition": FOLLOWED - 1}
+    scene.told([scene.wanted(*scene.at), of_other])
+    wait_until(
+        lambda: jvms[1].call("followed", partition=FOLLOWED - 1) == done.version,
+        seconds=30,
+        what="the other store",
+    )
+    assert scene.followed() == -1
+    for folder in taken:
+        folder.rmdir()
+    other.close()
+    scene.told([])
 
 
 def test_what_nobody_wants_any_more_is_dropped(
