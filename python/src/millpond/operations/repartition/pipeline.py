@@ -95,7 +95,9 @@ def plan_repartition(
     """
     rows = read()
     stores = tuple(found for found in rows.stores() if found.store.operator in numbers)
-    return Repartition(read, image, new, numbers, stores, rows.key_groups)
+    # A query without state has no key groups, and none of its rows asks for them.
+    groups = rows.key_groups if stores else new.key_groups
+    return Repartition(read, image, new, numbers, stores, groups)
 
 
 @dataclass(frozen=True, slots=True)

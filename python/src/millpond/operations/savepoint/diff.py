@@ -181,7 +181,10 @@ def diff(
     step = _steps(len(a.rows.stores()) + len(b.rows.stores()) + len(every), progress)
     digests_a, digests_b = a.digests(step), b.digests(step)
     # Digests of groups can be compared if both states have the same groups, and rows know theirs.
-    comparable = a.rows.key_groups == b.rows.key_groups
+    # A query without state has none.
+    comparable = (
+        bool(a.image.operators and b.image.operators) and a.rows.key_groups == b.rows.key_groups
+    )
     families = []
     found: list[RowDiff] = []
     for family in every:
