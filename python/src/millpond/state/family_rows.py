@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -23,7 +23,7 @@ class FamilyRows:
     """How the rows of a column family are read."""
 
     family: ColumnFamily | None  # None: this state has no row of it
-    schema: FamilySchema | None
+    schema: FamilySchema | None  # None: Spark describes it no more, because the job has dropped it
 
     @staticmethod
     def of(image: Image, source: RowSource, place: tuple[int, str, str]) -> FamilyRows:
@@ -39,22 +39,31 @@ class FamilyRows:
         if not families:
             return FamilyRows(None, None)
         info = operator_info(image, operator)
-        schemas = family_schemas(image, operator, info, store)
-        (schema,) = [schema for schema in schemas if schema.name == name]
-        check_supported(families[0], schema)
+        schemas = {s.name: s for s in family_schemas(image, operator, info, store)}
+        schema = schemas.get(name)
+        if schema is not None:
+            check_supported(families[0], schema)
         return FamilyRows(families[0], schema)
 
+    def described_like(self, other: FamilyRows) -> FamilyRows:
+        """Return it with the columns of another state of the query if its own schemas lack them."""
+        return self if self.schema is not None else replace(self, schema=other.schema)
+
     def keys(self, keys: Sequence[bytes]) -> dict[bytes, Any]:
-        """Return what each key says."""
-        if self.family is None or self.schema is None or not keys:
+        """Return what each key says; its bytes if nothing tells its columns."""
+        if self.family is None or not keys:
             return {}
+        if self.schema is None:
+            return {key: plain(key) for key in keys}
         found = decode_keys(list(keys), self.schema, place_bytes=0, encoding=self.family.encoding)
         return dict(zip(keys, _plain(found), strict=True))
 
     def values(self, rows: Mapping[bytes, bytes]) -> dict[bytes, Any]:
-        """Return what the value of each key says."""
-        if self.family is None or self.schema is None or not rows:
+        """Return what the value of each key says. As `keys`."""
+        if self.family is None or not rows:
             return {}
+        if self.schema is None:
+            return {key: plain(value) for key, value in rows.items()}
         decode = decode_lists if self.family.multi else decode_values
         found = decode(list(rows.values()), self.schema, encoding=self.family.encoding)
         return dict(zip(rows, _plain(found), strict=True))

@@ -53,7 +53,7 @@ class RowDiff:
     store: str
     column_family: str
     change: str  # added, removed, changed
-    key: Any
+    key: Any  # its bytes in base64 if no schema describes the column family any more
     before: Any  # None: the key was not there
     after: Any
 
@@ -266,6 +266,7 @@ def _decoded(a: _Side, b: _Side, family: Family, told: Sequence[Change]) -> list
     from millpond.state.family_rows import FamilyRows
 
     old, new = (FamilyRows.of(side.image, side.rows, family) for side in (a, b))
+    old, new = old.described_like(new), new.described_like(old)
     operator, store, name = family
     decoded = []
     for start in range(0, len(told), _DECODED_AT_ONCE):
