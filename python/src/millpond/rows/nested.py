@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -184,3 +185,18 @@ def mapped(array: Any, change: Callable[[Any], Any]) -> Any:
             return array
         return pa.ListArray.from_arrays(_offsets(array), changed, mask=_mask(array))
     return change(array)
+
+
+def as_grouped(array: Any) -> Any:
+    """Return an array in which each number is the one that stands for it where Spark groups: there
+    is one zero and one NaN, though there are several in bits.
+    """
+    return mapped(array, _as_grouped)
+
+
+def _as_grouped(array: Any) -> Any:
+    if not pa.types.is_floating(array.type):
+        return array
+    # A scalar of Python's would make doubles of all floats.
+    zero, nan = (pa.scalar(number, array.type) for number in (0.0, math.nan))
+    return pc.if_else(pc.is_nan(array), nan, pc.add(array, zero))

@@ -31,6 +31,7 @@ from millpond.model.key_groups import KeyGroups
 from millpond.model.partition_keys import ONE_ZERO_OPERATORS, TRANSFORM_WITH_STATE_OPERATORS
 from millpond.query.image import operator_info
 from millpond.rows.hashing import groups_of
+from millpond.rows.nested import as_grouped
 from millpond.rows.readable import has_wrong_zone
 from millpond.spark.state_schemas import FamilySchema
 from millpond.spark.types import Atom, SparkType, Struct
@@ -387,7 +388,7 @@ class KeyReader:
         schema = self._selection.schema.key
         kind = key_value(schema, place, None, self.shown).type
         found = self._values(schema, kind, place, values)
-        return pc.add(found, 0.0) if self._one_zero and pa.types.is_floating(kind) else found
+        return as_grouped(found) if self._one_zero else found
 
     def _values(self, schema: Struct, kind: Any, place: str, values: list[Any]) -> Any:
         texts = {isinstance(value, str) for value in values if value is not None}

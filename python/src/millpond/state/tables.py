@@ -19,7 +19,8 @@ from millpond.model.json_fields import ColumnFamily
 from millpond.query.index import SavepointIndex
 from millpond.rows.arrow_types import struct_type
 from millpond.rows.chunks import chunks_of, pair_bytes
-from millpond.rows.encode import encode_rows
+from millpond.rows.encode import conform, encode_rows
+from millpond.rows.nested import as_grouped
 from millpond.rows.readable import scalar_of
 from millpond.spark.types import Struct
 from millpond.state.codec import (
@@ -366,7 +367,7 @@ class Filter:
         if isinstance(keys, pa.Table | pa.RecordBatch):
             keys = keys.rename_columns([self._stored.get(n, n) for n in keys.schema.names])
             batch = keys.combine_chunks().to_batches() if isinstance(keys, pa.Table) else [keys]
-            rows = [encode_rows(part, schema) for part in batch]
+            rows = [_grouped_bytes(part, schema) for part in batch]
             self._encoded = pa.concat_arrays(rows) if rows else pa.array([], pa.binary())
             return
         for wanted in [keys] if isinstance(keys, Mapping) else keys:
@@ -383,7 +384,7 @@ class Filter:
     def mask(self, keys: Any) -> Any:
         """Return a bool for each key."""
         if self._encoded is not None:
-            return pc.is_in(encode_rows(keys, self._schema), value_set=self._encoded)
+            return pc.is_in(_grouped_bytes(keys, self._schema), value_set=self._encoded)
         result = pa.array([False] * len(keys), pa.bool_())
         for wanted in self._alternatives:
             both = pa.array([True] * len(keys), pa.bool_())
@@ -392,3 +393,8 @@ class Filter:
                 both = pc.and_(both, equals(column, scalar))
             result = pc.or_(result, both)
         return result
+
+
+def _grouped_bytes(keys: Any, schema: Struct) -> Any:
+    """Return keys as bytes that are equal where `equals` says so."""
+    return encode_rows(as_grouped(conform(keys, schema)), schema)

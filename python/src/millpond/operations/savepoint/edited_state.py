@@ -22,6 +22,7 @@ from millpond.errors import ErrorKind, FormatError, InvalidInputError, Unsupport
 from millpond.format import layout
 from millpond.model.ids import StoreId
 from millpond.model.json_fields import ColumnFamily
+from millpond.model.partition_keys import ONE_ZERO_OPERATORS
 from millpond.operations.output.copying import Progress
 from millpond.operations.savepoint.new_columns import NewColumns
 from millpond.operations.savepoint.returned_rows import record_batches
@@ -32,6 +33,7 @@ from millpond.rows.arrow_types import struct_type
 from millpond.rows.chunks import row_batches
 from millpond.rows.encode import conform
 from millpond.spark.log_entries import OperatorInfo
+from millpond.rows.nested import as_grouped
 from millpond.spark.state_schemas import FamilySchema
 from millpond.spark.user_code import each, users
 from millpond.state import canonical
@@ -86,6 +88,7 @@ class EditedState:
     ) -> None:
         self.source, self.image, self.operator = source, image, chosen.operator.operator
         self.rule = rule_of(info, chosen.store, chosen.schema)
+        self._one_zero = info.name in ONE_ZERO_OPERATORS
         self.groups = source.key_groups
         self.stores = source.stores()
         self.unscalable = next((rows for rows in self._of(chosen.store) if not rows.scalable), None)
@@ -255,6 +258,8 @@ class EditedState:
                     ),
                 )
             keys = conform(part.column("key"), self.first.schema.key, exact=True)
+            if self._one_zero:
+                keys = as_grouped(keys)
             fit = conform_lists if self.first.family.multi else partial(conform, exact=True)
             values = fit(part.column("value"), self.first.schema.value)
             if (
