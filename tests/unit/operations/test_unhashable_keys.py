@@ -12,6 +12,7 @@ import pytest
 
 import millpond
 from millpond import savepoint
+from millpond.cli.main import main
 from millpond.errors import ErrorKind, UnsupportedError
 from millpond.spark.types import Array, Atom, Field, Struct
 from tests.checkpoints import CheckpointBuilder
@@ -54,3 +55,13 @@ def test_what_moves_no_row_is_none_of_it(built: CheckpointBuilder, tmp_path: Pat
     savepoint.fork(built.root, tmp_path / "new", partitions=4)
     assert millpond.read_state(tmp_path / "new").num_rows == rows
     assert millpond.rescale(built.root, 4, file_sink="none").way == "composed"
+
+
+def test_a_search_finds_them(built: CheckpointBuilder, capsys: pytest.CaptureFixture[str]) -> None:
+    for given in ([102], "[102]"):
+        (row,) = millpond.read_state(built.root, keys={"k": given}).to_pylist()
+        assert row["key"] == {"k": [102]}
+    assert main(["state", "read", str(built.root), "--key", "k=[102]", "--format", "json"]) == 0
+    assert '"key":{"k":[102]}' in capsys.readouterr().out
+    assert millpond.erase([built.root], key={"k": [102]}).places[0].rows == 1
+    assert not millpond.read_state(built.root, keys={"k": [102]}).num_rows

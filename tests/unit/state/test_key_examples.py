@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shlex
+from datetime import date
 from pathlib import Path
 
 import pyarrow as pa
@@ -11,13 +13,14 @@ import pytest
 import millpond
 from millpond.errors import InvalidInputError
 from millpond.rows.arrow_types import struct_type
-from millpond.spark.types import Atom, Decimal, Field, SparkType, Struct
+from millpond.spark.types import Array, Atom, Decimal, Field, SparkType, Struct
 from millpond.state.key_examples import key_hint
 from millpond.state.tables import Filter, key_value
 from tests.row_checkpoints import HashedBuilder
 
 _KINDS: list[SparkType] = [
     Decimal(10, 2),
+    Array(Atom("long")),
     *(
         Atom(name)
         for name in (
@@ -68,6 +71,26 @@ def test_each_number_is_found_as_spark_groups_it(name: str) -> None:
         mask = Filter({"f": wanted}, key).mask(column).to_pylist()
         assert [n for n, found in enumerate(mask) if found] == places
     assert Filter({"f": None}, key).mask(column).to_pylist() == [n is None for n in numbers]
+
+
+def test_a_list_is_found_and_given_as_json() -> None:
+    days = [[date(2026, 1, 31), None], [date(2026, 1, 31)], [], None, [None]]
+    key = Struct((Field("k", Array(Atom("date"))),))
+    column = pa.array([{"k": one} for one in days], struct_type(key))
+    for number, wanted in enumerate(days):
+        for given in (wanted, json.dumps(wanted, default=str)):
+            mask = Filter({"k": given}, key).mask(column).to_pylist()
+            assert [n for n, found in enumerate(mask) if found] == [number]
+    nested = Struct((Field("k", Array(Array(Atom("long")))),))
+    assert key_value(nested, "k", "[[1, null], null, []]", {}).as_py() == [[1, None], None, []]
+
+
+@pytest.mark.parametrize("text", ["", "1", "[1", '["x"]', '{"a": 1}', "[1.5]"])
+def test_what_is_no_list_is_refused(text: str) -> None:
+    with pytest.raises(InvalidInputError, match="key column 'k' is list"):
+        key_value(Struct((Field("k", Array(Atom("long"))),)), "k", text, {})
+    with pytest.raises(InvalidInputError, match="key column 'k' is list"):
+        key_value(Struct((Field("k", Array(Atom("binary"))),)), "k", '["YQ=="]', {})
 
 
 def test_a_wrong_key_is_told_what_a_key_is(tmp_path: Path) -> None:

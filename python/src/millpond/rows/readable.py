@@ -116,6 +116,23 @@ def scalar_of(shown: object, kind: Any) -> Any:
     return pc.cast(pa.scalar(shown), kind)
 
 
+def list_of(shown: object, kind: Any) -> Any:
+    """Return the `pyarrow.Scalar` of a type of lists that a list of JSON stands for.
+
+    Raises: as `scalar_of`.
+    """
+    if shown is None:
+        return pa.scalar(None, kind)
+    inner = kind.value_type
+    if not isinstance(shown, list) or pa.types.is_binary(inner):
+        raise ValueError(f"{shown!r} is no list of {inner}")
+    if pa.types.is_list(inner):
+        values = pa.array([list_of(one, inner).as_py() for one in shown], inner)
+    else:
+        values = pa.array([scalar_of(one, inner) for one in shown], inner)
+    return pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)[0]
+
+
 def has_wrong_zone(value: object, kind: Any) -> bool:
     """Whether a value is a time with an offset, and `kind` a type of times without a zone, or the
     other way round; at any depth.

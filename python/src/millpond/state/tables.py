@@ -6,6 +6,7 @@ Needs the extra `tools`.
 from __future__ import annotations
 
 import base64
+import json
 import math
 import os
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -21,7 +22,7 @@ from millpond.rows.arrow_types import struct_type
 from millpond.rows.chunks import chunks_of, pair_bytes
 from millpond.rows.encode import conform, encode_rows
 from millpond.rows.nested import as_grouped
-from millpond.rows.readable import scalar_of
+from millpond.rows.readable import list_of, scalar_of
 from millpond.spark.types import Struct
 from millpond.state.codec import (
     PHYSICAL_PREFIX_BYTES,
@@ -308,7 +309,8 @@ def key_value(schema: Struct, name: str, value: object, shown: Mapping[str, str]
     Args:
         name: of the column, as it is stored; a nested one with dots.
         value: a text stands for the value that it names, as on the command line; for bytes it is
-            their base64, as in all that is shown. A number is the seconds of a duration.
+            their base64, as in all that is shown, for a list its JSON. A number is the seconds of a
+            duration.
         shown: names of columns for the user, by stored names.
     Raises: InvalidInputError: INVALID_ARGUMENT: no such column, or the value is of another type.
     """
@@ -326,13 +328,15 @@ def key_value(schema: Struct, name: str, value: object, shown: Mapping[str, str]
     try:
         if isinstance(value, str) and pa.types.is_binary(kind):
             return pa.scalar(base64.b64decode(value.encode("ascii"), validate=True), kind)
+        if isinstance(value, str) and pa.types.is_list(kind):
+            return list_of(json.loads(value), kind)
         return scalar_of(value, kind)
     except (
         pa.ArrowInvalid,
         pa.ArrowNotImplementedError,
         pa.ArrowTypeError,
         OverflowError,
-        ValueError,  # of base64 and of times, too
+        ValueError,  # of base64, of JSON and of times, too
     ) as e:
         raise InvalidInputError(
             f"key column {name!r} is {kind}, which {value!r} is not",
@@ -350,6 +354,8 @@ def equals(column: Any, wanted: Any) -> Any:
     """
     if not wanted.is_valid:
         return pc.is_null(column)
+    if pa.types.is_nested(wanted.type):  # Arrow has no kernel for these
+        return pa.array([one.equals(wanted) for one in column], pa.bool_())
     if pa.types.is_floating(wanted.type) and math.isnan(wanted.as_py()):
         return pc.fill_null(pc.is_nan(column), False)
     return pc.fill_null(pc.equal(column, wanted), False)
