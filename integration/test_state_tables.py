@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, Phase, example, given, settings
 from hypothesis import strategies as st
@@ -211,6 +212,22 @@ def _edited_state_takes_effect(
     )
     kept = "List((v1,3.250000000000000000)); List(Count(Some(13)))"
     assert f"Some(1001) Inner(Some(b),List(13)) {kept}; List({new}); List(); 1 timers" in text
+
+
+def test_parquet_leaves_a_key_without_columns_out(spark: SparkSession, tmp_path: Path) -> None:
+    case = named("global-update-ids")
+    source = Input(tmp_path / "input", case.inputs[0][0])
+    source.add(case.inputs[0][1][0])
+    run, rows = Run(tmp_path / "run"), tmp_path / "rows"
+    conf = {_PROVIDER: MILLPOND, _FORMAT: str(case.checkpoint_format), **case.conf}
+    frame = case.build([source.stream(spark)])
+    finish(start(spark, frame, run, output_mode=case.mode, conf=conf), run)
+    asked = ["state", "read", str(run.checkpoint), "--format", "parquet", "--output"]
+    assert main([*asked, str(rows), "--engine", "spark"]) == 0
+    assert main([*asked, str(tmp_path / "table.parquet")]) == 0
+    count = millpond.read_state(run.checkpoint).num_rows
+    assert spark.read.parquet(str(rows)).count() == count > 0
+    assert pq.read_table(tmp_path / "table.parquet").num_rows == count
 
 
 def _executors_do_it(spark: SparkSession, checkpoint: Path, work: Path) -> None:

@@ -232,7 +232,9 @@ def read(arguments: argparse.Namespace, output: Output) -> int:
             )
         spark = session_of(arguments)
         frame = tables.read_with_spark(spark, arguments.path, limit=arguments.limit, **chosen)
-        frame.write.parquet(arguments.output)
+        # Parquet has no structs without fields: a key without columns is left out.
+        empty = [f.name for f in frame.schema if f.dataType.simpleString() == "struct<>"]
+        frame.drop(*empty).write.parquet(arguments.output)
         output.message(f"written to {arguments.output}")
         return 0
     session_of(arguments)  # refuses --conf

@@ -125,11 +125,15 @@ def write_table(schema: Any, batches: Iterable[Any], table: Table) -> int:
 
 
 def write_parquet(schema: Any, batches: Iterable[Any], path: str) -> int:
-    """Write a Parquet file, batch by batch. Return how many rows."""
+    """Write a Parquet file, batch by batch. Return how many rows.
+
+    Parquet has no structs without fields: a key or a value without columns is left out.
+    """
     count = 0
-    with pq.ParquetWriter(path, schema, compression="zstd") as writer:
+    fields = [f for f in schema if not pa.types.is_struct(f.type) or f.type.num_fields]
+    with pq.ParquetWriter(path, pa.schema(fields), compression="zstd") as writer:
         for batch in batches:
-            writer.write_batch(batch)
+            writer.write_batch(batch.select([field.name for field in fields]))
             count += batch.num_rows
     return count
 

@@ -249,7 +249,9 @@ class EditedState:
         """
         for part in record_batches(result):
             names = set(part.schema.names)
-            if not {"key", "value"} <= names:
+            # A key without columns may be left out, as a Parquet file leaves it out.
+            wanted = {"key", "value"} if self.first.schema.key.fields else {"value"}
+            if not wanted <= names:
                 raise InvalidInputError(
                     f"rows need the columns key and value, and have: {', '.join(sorted(names))}",
                     kind=ErrorKind.INVALID_ARGUMENT,
@@ -257,9 +259,7 @@ class EditedState:
                         "Return the columns key and value, both structs, as the function got them."
                     ),
                 )
-            keys = conform(part.column("key"), self.first.schema.key, exact=True)
-            if self._one_zero:
-                keys = as_grouped(keys)
+            keys = self._keys(part)
             fit = conform_lists if self.first.family.multi else partial(conform, exact=True)
             values = fit(part.column("value"), self.first.schema.value)
             if (
@@ -289,6 +289,14 @@ class EditedState:
                 second_keys, second_values = rows_of(second, keys, values, written.schema)
                 found = written.encoded_keys(second_keys), written.encoded_values(second_values)
                 _write(writers, written, groups, partitions, *found)
+
+    def _keys(self, part: Any) -> Any:
+        """Return the keys of rows, as the operator makes them."""
+        schema = self.first.schema.key
+        if not schema.fields and "key" not in part.schema.names:
+            return pa.array([{}] * part.num_rows, struct_type(schema))
+        keys = conform(part.column("key"), schema, exact=True)
+        return as_grouped(keys) if self._one_zero else keys
 
     def _placed(
         self, keys: Any, encoded: list[bytes], origin: tuple[StoreRows, Rows] | None
