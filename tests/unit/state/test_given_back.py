@@ -7,6 +7,7 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -14,7 +15,7 @@ import millpond
 from millpond.errors import ErrorKind, InvalidInputError
 from millpond.rows.arrow_types import struct_type
 from millpond.rows.readable import readable_rows
-from millpond.spark.types import Atom, Field, Struct
+from millpond.spark.types import Array, Atom, Field, Struct
 from millpond.state.tables import key_value
 from millpond.state.writing import cell, json_rows
 from tests.row_checkpoints import DistinctBuilder
@@ -74,12 +75,41 @@ def test_what_is_shown_is_taken(name: str, values: list[Any]) -> None:
         ("timestamp_ntz", datetime(2026, 1, 31, 12, tzinfo=timezone.utc)),
         ("timestamp", "2026-01-31T12:00:00"),
         ("timestamp", datetime(2026, 1, 31, 12)),
+        ("date", np.datetime64("2026-01-31", "us")),
+        ("long", np.timedelta64(1, "s")),
+        ("long", 1.5),
+        ("long", np.float32(1.5)),
+        ("integer", Decimal("1.5")),
+        ("date", 1.5),
+        ("year_month_interval", float("nan")),
+        ("byte", float("inf")),
     ],
 )
 def test_what_is_none_is_refused(name: str, value: object) -> None:
     with pytest.raises(InvalidInputError) as refused:
         key_value(Struct((Field("k", Atom(name)),)), "k", value, {})
     assert refused.value.kind is ErrorKind.INVALID_ARGUMENT
+
+
+def test_a_fraction_is_no_whole_number(tmp_path: Path) -> None:
+    """Arrow would cut it, and look up, and erase, another key."""
+    built = DistinctBuilder(tmp_path / "query").build(snapshots=())
+    rows = millpond.read_state(built.root).to_pylist()
+    with millpond.lookup(built.root) as state:
+        for row in rows:
+            number = row["key"]["k"]
+            for same in (float(number), Decimal(number), np.float32(number)):
+                assert state.get({"k": same}) == [row]
+            for other in (number + 0.5, Decimal(number) + Decimal("0.1"), np.float64(number + 0.5)):
+                for refused in (
+                    lambda: state.get({"k": other}),  # noqa: B023
+                    lambda: millpond.read_state(built.root, keys={"k": other}),  # noqa: B023
+                    lambda: millpond.erase([built.root], key={"k": other}),  # noqa: B023
+                ):
+                    with pytest.raises(InvalidInputError, match="key column 'k' is int64"):
+                        refused()
+    with pytest.raises(InvalidInputError):
+        key_value(Struct((Field("k", Array(Atom("long"))),)), "k", [1.5], {})
 
 
 class _Builder(DistinctBuilder):
@@ -89,6 +119,12 @@ class _Builder(DistinctBuilder):
 
     def key_row(self, number: int) -> dict[str, Any]:
         return {"k": 500_000 * number}
+
+
+@pytest.mark.parametrize("seconds", [5, 5.0, np.int64(5), np.int32(5), np.float32(5), Decimal(5)])
+def test_a_number_of_any_kind_is_seconds(seconds: object) -> None:
+    schema = Struct((Field("k", Atom("day_time_interval")),))
+    assert key_value(schema, "k", seconds, {}).as_py() == timedelta(seconds=5)
 
 
 def test_intervals_are_looked_up_in_seconds(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime, time
 from decimal import Decimal
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ import pyarrow.compute as pc
 from millpond.rows.nested import mapped
 
 _DAY_US = 86_400_000_000
+_NUMBERS: Any = (Real, Decimal)  # those of numpy are Real, too
 # A year with a sign, as `_text` writes those outside of Python's range.
 _FAR = re.compile(r"([+-])(\d{4,}-\d\d-\d\d(?:T[\d:.]+)?)(?:\+00:00)?")
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # 0001-01-01 and 9999-12-31, in days since 1970
@@ -101,12 +103,14 @@ def scalar_of(shown: object, kind: Any) -> Any:
 
     Raises: ValueError, OverflowError, pyarrow.ArrowException: it is none of the type.
     """
-    if pa.types.is_duration(kind) and isinstance(shown, str | int | float | Decimal):
+    if pa.types.is_duration(kind) and isinstance(shown, (str, *_NUMBERS)):
         return pa.scalar(_microseconds(shown), kind)
     if has_wrong_zone(shown, kind):
         # Arrow would take the one for UTC, and for the other the wall clock of UTC.
         raise ValueError("a time has an offset, and a time without a zone has none")
     if not isinstance(shown, str) or pa.types.is_string(kind):
+        if would_be_cut(shown, kind):
+            raise ValueError(f"{shown!r} is no whole number")
         return pa.scalar(shown, kind)
     if pa.types.is_time(kind):
         return pa.scalar(time.fromisoformat(shown), kind)
@@ -133,6 +137,24 @@ def list_of(shown: object, kind: Any) -> Any:
     return pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)[0]
 
 
+def would_be_cut(value: Any, kind: Any) -> bool:
+    """Whether a value is a number with a fraction, and `kind` a type without, at any depth: Arrow
+    takes the whole part.
+    """
+    if isinstance(value, list | tuple) and pa.types.is_list(kind):
+        return any(would_be_cut(one, kind.value_type) for one in value)
+    if isinstance(value, Mapping) and pa.types.is_struct(kind):
+        return any(would_be_cut(value.get(field.name), field.type) for field in kind)
+    if not isinstance(value, _NUMBERS) or isinstance(value, int):
+        return False
+    if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
+        return False
+    try:
+        return bool(value != int(value))
+    except (ValueError, OverflowError):  # NaN, infinity
+        return True
+
+
 def has_wrong_zone(value: object, kind: Any) -> bool:
     """Whether a value is a time with an offset, and `kind` a type of times without a zone, or the
     other way round; at any depth.
@@ -148,7 +170,7 @@ def has_wrong_zone(value: object, kind: Any) -> bool:
     return pa.types.is_timestamp(kind) and (value.tzinfo is None) != (kind.tz is None)
 
 
-def _microseconds(seconds: str | int | float | Decimal) -> int:
+def _microseconds(seconds: object) -> int:
     if isinstance(seconds, bool):
         raise ValueError("a boolean is no duration")
     try:

@@ -336,6 +336,7 @@ def key_value(schema: Struct, name: str, value: object, shown: Mapping[str, str]
         pa.ArrowNotImplementedError,
         pa.ArrowTypeError,
         OverflowError,
+        TypeError,  # of types of numpy
         ValueError,  # of base64, of JSON and of times, too
     ) as e:
         raise InvalidInputError(
