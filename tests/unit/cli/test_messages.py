@@ -112,6 +112,8 @@ CASES: list[tuple[str, ErrorKind, str]] = [
     ("savepoint diff @/saved", ErrorKind.INVALID_ARGUMENT, "--batch 3 --batch 7"),
     ("state read @/job --operator 9", ErrorKind.OPERATOR_UNKNOWN, "state list @/job"),
     ("state read @/job --key x", ErrorKind.INVALID_ARGUMENT, "--key order_id=17"),
+    ("state read @/job --key k=1 --key k=2", ErrorKind.INVALID_ARGUMENT, "each column once"),
+    ("state erase @/job --key k=1 --key k=2", ErrorKind.INVALID_ARGUMENT, "each column once"),
     ("state read @/job --key x=1", ErrorKind.INVALID_ARGUMENT, "A key here is: k long"),
     ("state read @/job --key k=a", ErrorKind.INVALID_ARGUMENT, "--key k=1"),
     ("state read @/job --format parquet", ErrorKind.INVALID_ARGUMENT, "--output state.parquet"),

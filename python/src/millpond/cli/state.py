@@ -385,6 +385,12 @@ def _wanted(arguments: argparse.Namespace) -> dict[str, str]:
             "--key wants COLUMN=VALUE",
             hint="Write --key order_id=17; `millpond state list` shows the columns of the key.",
         )
+    names = [name for name, _, _ in wanted]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise InvalidInputError(
+            f"--key gives column {twice[0]!r} twice: no key has both values",
+            hint="Give each column once. For several keys run the command for each.",
+        )
     return {name: value for name, _, value in wanted}
 
 
