@@ -82,6 +82,23 @@ def test_fields_of_structs() -> None:
     assert [(f["name"], f["type"]) for f in inner] == [("b", "double"), ("x", "string")]
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"add": {"s.x": ("long", 0)}},
+        {"rename": {"s.a": "b"}},
+        {"change_type": {"s.a": "long"}},
+        {"order": ["s.a"]},
+    ],
+)
+def test_a_dropped_struct_has_no_fields_to_change(changes: dict[str, Any]) -> None:
+    schema = _schema(s="struct<a:int>", c="int")
+    with pytest.raises(InvalidInputError, match="'s' is to be dropped, and to be changed"):
+        _changed(schema, drop=["s"], **changes)
+    again = _changed(schema, drop=["s"], add={"s": ("long", 0)})
+    assert again == [("c", "integer", 1), ("s", "long", None)]
+
+
 def test_what_spark_said_of_a_column_stays() -> None:
     """Nullability and metadata of old columns are kept; new columns may be null."""
     changed = changed_columns(_TWO, ColumnChanges(add={"c": ("int", 0)}), key=[])
@@ -102,6 +119,8 @@ def test_what_spark_said_of_a_column_stays() -> None:
         ({"change_type": {"a": "array<int>"}}, "cannot become"),
         ({"order": ["b"]}, "the columns are a, b"),
         ({"add": {"c": ("decimal(40,2)", 0)}}, "no type of a column"),
+        ({"drop": ["a"], "rename": {"a": "c"}}, "'a' is to be dropped, and to be changed"),
+        ({"drop": ["a"], "change_type": {"a": "long"}}, "'a' is to be dropped, and"),
     ],
 )
 def test_what_cannot_be(changes: dict[str, Any], message: str) -> None:

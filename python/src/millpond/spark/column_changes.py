@@ -147,9 +147,17 @@ def _changed(
     changes = wanted.changes
     kept: list[tuple[str, dict[str, Any], Column]] = []
     for number, (path, one) in enumerate(zip(_paths(fields, prefix), fields, strict=True)):
-        if path in changes.drop:
-            continue
         inner, kind = None, one["type"]
+        if path in changes.drop:
+            if path in {*changes.rename, *changes.change_type} or (
+                is_struct(kind) and wanted.within(path)
+            ):
+                raise InvalidInputError(
+                    f"column {path!r} is to be dropped, and to be changed",
+                    kind=ErrorKind.INVALID_ARGUMENT,
+                    hint="Leave one of the two out.",
+                )
+            continue
         if path in changes.change_type:
             kind = type_json(changes.change_type[path])
             check_cast(path, one["type"], kind)
