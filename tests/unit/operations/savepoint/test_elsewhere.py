@@ -370,6 +370,19 @@ def test_nothing_lands_in_the_place_of_the_state(tmp_path: Path) -> None:
     savepoint.create(one, tmp_path / "states/beside")
 
 
+def test_other_columns_do_not_hide_where_the_savepoint_is(tmp_path: Path) -> None:
+    built, saved = RowsBuilder(tmp_path / "checkpoint", spark_format=2).build(), tmp_path / "saved"
+    savepoint.create(built.root, saved)
+    before = sorted(tmp_path.rglob("*"))
+    columns = savepoint.ColumnChanges(add={"m": ("long", 0)})
+    with pytest.raises(MillpondError, match="lie in each other"):
+        savepoint.restore(
+            saved, tmp_path / "new", columns=columns, storage_uri=str(saved / "states")
+        )
+    assert sorted(tmp_path.rglob("*")) == before
+    savepoint.restore(saved, tmp_path / "new", columns=columns, storage_uri=str(tmp_path))
+
+
 def test_two_names_of_a_bucket_are_one(server: S3Server, tmp_path: Path) -> None:
     built = CheckpointBuilder(tmp_path / "checkpoint", spark_format=2).build()
     bucket = server.bucket()

@@ -225,6 +225,9 @@ def restore(
             kind=ErrorKind.INVALID_ARGUMENT,
             hint="Change them with millpond savepoint edit first, then restore what it wrote.",
         )
+    if storage_uri is not None:
+        # `_write` knows only the edited savepoint.
+        check_apart(origin, place_of(storage_uri, str(uuid.uuid4())))
     with scratch_directory("restore") as directory:
         edited = os.path.join(directory, "edited")
         edit(
