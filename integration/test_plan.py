@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import (
@@ -39,7 +40,8 @@ from integration.harness import EVERYTHING
 from integration.python_state_cases import Processor
 from integration.shapes import SHAPES, named
 from integration.streams import Input, Run, finish, settings, start
-from millpond import savepoint
+from millpond import erase, savepoint
+from millpond.operations import migrate
 
 pytestmark = pytest.mark.spark
 
@@ -384,3 +386,48 @@ def test_a_variable_that_comes_back(
         finish(start(spark, frame, run, output_mode="update", conf=conf), run)
     assert f"Row(k='a', what='more', state='{kept}')" in run.rows[2]
     assert "Row(k='a', what='it', state='[(1,)]')" in run.rows[2]
+
+
+@pytest.mark.deep
+def test_rows_of_a_variable_that_a_job_has_no_more_are_state(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The commands know their columns, though Spark's newest schema does not describe them."""
+    conf = {
+        **CONF,
+        **NO_EMPTY_BATCHES,
+        "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+    }
+    source, run = Input(tmp_path / "input", EVENTS), Run(tmp_path / "run")
+    both = {"it": _V, "more": Variable("list")}
+    for variables in (both, both, {"it": _V}):
+        source.add(events(("a", 1, 1), ("b", 2, 2)))
+        frame = (
+            source.stream(spark)
+            .groupBy("k")
+            .transformWithState(
+                Changeable("row", variables),
+                "k string, what string, state string",
+                "Update",
+                "None",
+            )
+        )
+        finish(start(spark, frame, run, output_mode="update", conf=conf), run)
+    before, saved, tables = tmp_path / "before", tmp_path / "saved", tmp_path / "tables"
+    savepoint.create(run.checkpoint, before, batch=0)
+    savepoint.create(run.checkpoint, saved)
+    savepoint.create(run.checkpoint, tables, format="canonical")
+    rows = [r for r in savepoint.diff(before, saved, rows=True).rows or () if r.store == "default"]
+    changed = {r.key["k"]: len(r.after) for r in rows if r.column_family == "more"}
+    assert changed == {"a": 2, "b": 2}
+    (path, *_) = sorted(tables.glob("tables/0/default/more/*.parquet"))
+    assert {"key", "value"} < set(pq.read_table(path).column_names)
+    savepoint.restore(saved, tmp_path / "wider", partitions=3)
+    assert savepoint.diff(tables, tmp_path / "wider").equal
+    released, back = tmp_path / "released", tmp_path / "back"
+    migrate.release(run.checkpoint, released, provider="rocksdb")
+    migrate.adopt(released, back)
+    assert savepoint.diff(saved, back).equal
+    erase([saved], key={"k": "a"})
+    left = savepoint.diff(saved, tables)
+    assert all(f.added == f.same for f in left.families if f.column_family in both)

@@ -43,6 +43,20 @@ def newest_families(
     return family_texts(text, prefix_columns=info.prefix_columns.get(store, 0), name=key)
 
 
+def every_family(
+    texts: Mapping[str, bytes], operator: int, info: OperatorInfo, store: str
+) -> tuple[FamilyText, ...]:
+    """Return the newest schema of each column family of a store, of those too that the job has
+    dropped: Spark keeps their rows. Args, Raises: as `newest_families`.
+    """
+    prefix_columns = info.prefix_columns.get(store, 0)
+    found: dict[str, FamilyText] = {}
+    for key, text in schema_files(texts, operator, info, store).items():
+        for family in family_texts(text, prefix_columns=prefix_columns, name=key):
+            found[family.name] = family
+    return tuple(found.values())
+
+
 def families_of(texts: Mapping[str, bytes], operator: int) -> dict[tuple[str, str], FamilyText]:
     """Return the newest schemas of all stores of an operator, by store and column family.
 

@@ -54,7 +54,7 @@ from millpond.state.codec import (
     without,
 )
 from millpond.state.partitioning import key_groups
-from millpond.state.selection import family_schemas, rule_of
+from millpond.state.selection import every_schema, rule_of
 from millpond.storage import Storage
 from millpond.storage.local import translate_restored
 
@@ -181,7 +181,7 @@ class TableWriters:
         place = (store.operator, store.name)
         if place not in self._schemas:
             info = operator_info(self._image, store.operator)
-            found = family_schemas(self._image, store.operator, info, store.name)
+            found = every_schema(self._image, store.operator, info, store.name).values()
             self._schemas[place] = {s.name: (s, rule_of(info, store.name, s)) for s in found}
         return self._schemas[place].get(family, (None, None))
 

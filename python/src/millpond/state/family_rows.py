@@ -14,7 +14,7 @@ from millpond.query.row_source import RowSource
 from millpond.rows.readable import readable
 from millpond.spark.state_schemas import FamilySchema
 from millpond.state.codec import check_supported, decode_keys, decode_lists, decode_values
-from millpond.state.selection import family_schemas
+from millpond.state.selection import every_schema
 from millpond.state.writing import plain
 
 
@@ -39,8 +39,7 @@ class FamilyRows:
         if not families:
             return FamilyRows(None, None)
         info = operator_info(image, operator)
-        schemas = {s.name: s for s in family_schemas(image, operator, info, store)}
-        schema = schemas.get(name)
+        schema = every_schema(image, operator, info, store).get(name)
         if schema is not None:
             check_supported(families[0], schema)
         return FamilyRows(families[0], schema)

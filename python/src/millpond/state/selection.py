@@ -268,10 +268,29 @@ def _one(
 def family_schemas(
     image: Image, operator: int, info: OperatorInfo, store: str
 ) -> tuple[FamilySchema, ...]:
-    """Return the column families of a store, from Spark's schema files in `image`.
+    """Return the column families of a store, from Spark's newest schema file in `image`.
 
     Raises: FormatError: FORMAT_DAMAGED. UnsupportedError.
     """
+    return _described(image, operator, info, store)[-1]
+
+
+def every_schema(
+    image: Image, operator: int, info: OperatorInfo, store: str
+) -> dict[str, FamilySchema]:
+    """Return the newest schema of each column family of a store by name, of those too that the job
+    has dropped: Spark keeps their rows.
+
+    Raises: as `family_schemas`.
+    """
+    files = _described(image, operator, info, store)
+    return {schema.name: schema for schemas in files for schema in schemas}
+
+
+def _described(
+    image: Image, operator: int, info: OperatorInfo, store: str
+) -> list[tuple[FamilySchema, ...]]:
+    """Return the column families of each of Spark's schema files of a store, the newest last."""
     prefix_columns = info.prefix_columns.get(store, 0)
     parsed = [
         parse_schema_file(text, prefix_columns=prefix_columns, name=key)
@@ -280,10 +299,13 @@ def family_schemas(
     values: dict[str, dict[int, Struct]] = {}
     for schema in (schema for schemas in parsed for schema in schemas):
         values.setdefault(schema.name, {})[schema.value_id] = schema.value
-    return tuple(
-        replace(schema, value=_value(info, schema), values=values[schema.name])
-        for schema in parsed[-1]
-    )
+    return [
+        tuple(
+            replace(schema, value=_value(info, schema), values=values[schema.name])
+            for schema in schemas
+        )
+        for schemas in parsed
+    ]
 
 
 def _value(info: OperatorInfo, schema: FamilySchema) -> Struct:

@@ -4,14 +4,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from millpond.errors import UnsupportedError
 from millpond.format import layout
 from millpond.query.image import Image, OperatorImage, StoreImage, operator_info, without_state
-from millpond.query.schemas import newest_families, schema_files
+from millpond.query.schemas import every_family, schema_files
 from millpond.spark.log_edit import (
     StateIds,
     commit_with_state_ids,
@@ -129,7 +129,8 @@ def _store(
     # Only a store with column families has schema files that its metadata lists.
     listed = bool(info.schema_paths.get(store.name))
     paths = schema_files(image.texts, op.operator, info, store.name) if listed else ()
-    families = newest_families(image.texts, op.operator, info, store.name)
+    families = every_family(image.texts, op.operator, info, store.name)
+    names = {family.name for family in families}
     return {
         "operator": op.operator,
         "partition": store.partition,
@@ -138,11 +139,11 @@ def _store(
         "id": store.id if image.spark_checkpoint_format > 1 else None,
         "uses_families": listed,
         "schema_files": [uri_below(root, path) for path in paths] if avro else [],
-        "families": [_family(family, info) for family in families],
+        "families": [_family(family, info, names) for family in families],
     }
 
 
-def _family(family: FamilyText, info: OperatorInfo) -> dict[str, Any]:
+def _family(family: FamilyText, info: OperatorInfo, names: Collection[str]) -> dict[str, Any]:
     return {
         "name": family.name,
         "key": family.key,
@@ -152,21 +153,25 @@ def _family(family: FamilyText, info: OperatorInfo) -> dict[str, Any]:
             "prefix_columns": family.prefix_columns,
             "ordinals": list(family.ordinals),
         },
-        "multi": _has_lists(family, info),
+        "multi": _has_lists(family, info, names),
         "internal": _is_internal(family, info),
     }
 
 
-def _has_lists(family: FamilyText, info: OperatorInfo) -> bool:
+def _has_lists(family: FamilyText, info: OperatorInfo, names: Collection[str]) -> bool:
     """Whether a key has several values, as Spark's own rewriter decides it
     (`StatePartitionReaderUtils.isMultiValuedCF`).
+
+    Args:
+        names: of all column families of the store. Of a list that the job has dropped only they
+            tell: it has a counter.
     """
     if family.kind in ("time-first", "time-last"):  # of a join in format 4
         return True
     return any(
         v.get("stateName") == family.name and v.get("stateVariableType") == "ListState"
         for v in info.state_variables
-    )
+    ) or bool({f"$rowCounter_{family.name}", f"$count_{family.name}"} & {*names})
 
 
 def _is_internal(family: FamilyText, info: OperatorInfo) -> bool:

@@ -29,7 +29,7 @@ from millpond.spark.log_edit import (
     offsets_with_partitions,
     operator_metadata_with_partitions,
 )
-from millpond.state.selection import family_schemas, rule_of
+from millpond.state.selection import every_schema, family_schemas, rule_of
 
 Ids = Mapping[tuple[int, int, str], str]
 
@@ -99,7 +99,7 @@ def check_placeable(image: Image, new: NewPartitions) -> None:
             continue
         info = operator_info(image, op.operator)
         for name in info.stores:
-            for schema in family_schemas(image, op.operator, info, name):
+            for schema in every_schema(image, op.operator, info, name).values():
                 check_types(schema.key, rule_of(info, name, schema))
 
 

@@ -30,6 +30,7 @@ from millpond.query.row_source import UNKNOWN_GROUP, Rows, RowSource, StoreRows
 from millpond.rows import require_tools
 from millpond.spark.log_entries import OperatorInfo
 from millpond.state.selection import family_schemas, rule_of
+from millpond.state.selection import every_schema, rule_of
 
 _BUFFERED_BYTES = 64 * 1024 * 1024
 _NOTHING = ChangelogFooter(0, 0, 0)
@@ -76,7 +77,7 @@ class StoreWriter:
         self.same_partitions = self.same_groups and (
             new.count == image.partitions or operator in new.single
         )
-        self.schemas = {s.name: s for s in family_schemas(image, operator, info, store.name)}
+        self.schemas = every_schema(image, operator, info, store.name)
         # Each old partition numbered its column families by itself.
         self.families: dict[str, ColumnFamily] = {
             DEFAULT_STORE: ColumnFamily(DEFAULT_STORE, 0, "point")
