@@ -57,9 +57,17 @@ def test_what_is_shown_is_taken(name: str, values: list[Any]) -> None:
             assert pa.array([back], kind).equals(column), shown
 
 
+class _Finer(datetime):
+    """As pandas has it."""
+
+    nanosecond = 1
+
+
 @pytest.mark.parametrize(
     ("name", "value"),
     [
+        ("date", datetime(2026, 1, 31, 23)),
+        ("timestamp_ntz", _Finer(2026, 1, 31, 12)),
         ("day_time_interval", 1e-7),
         ("day_time_interval", "soon"),
         ("day_time_interval", float("nan")),
@@ -156,8 +164,11 @@ def test_days_that_the_older_calendar_skips_are_keys(tmp_path: Path) -> None:
     assert skipped
     with millpond.lookup(built.root) as state:
         for day in days:
-            for given in (day, day.isoformat()):
+            midnight = datetime(day.year, day.month, day.day)
+            for given in (day, day.isoformat(), midnight):
                 assert [row["key"]["k"] for row in state.get({"k": given})] == [day]
+            with pytest.raises(InvalidInputError):
+                state.get({"k": midnight + timedelta(hours=1)})
     assert millpond.erase([built.root], key={"k": skipped[0]}).places[0].rows == 1
     left = [row["key"]["k"] for row in millpond.read_state(built.root).to_pylist()]
     assert sorted(left) == sorted(day for day in days if day != skipped[0])

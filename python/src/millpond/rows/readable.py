@@ -110,7 +110,7 @@ def scalar_of(shown: object, kind: Any) -> Any:
         raise ValueError("a time has an offset, and a time without a zone has none")
     if not isinstance(shown, str) or pa.types.is_string(kind):
         if would_be_cut(shown, kind):
-            raise ValueError(f"{shown!r} is no whole number")
+            raise ValueError(f"{shown!r} does not fit without a part of it")
         return pa.scalar(shown, kind)
     if pa.types.is_time(kind):
         return pa.scalar(time.fromisoformat(shown), kind)
@@ -138,13 +138,16 @@ def list_of(shown: object, kind: Any) -> Any:
 
 
 def would_be_cut(value: Any, kind: Any) -> bool:
-    """Whether a value is a number with a fraction, and `kind` a type without, at any depth: Arrow
-    takes the whole part.
+    """Whether `kind` is a type without a part of the value, at any depth: without a fraction, a
+    time of the day, or nanoseconds. Arrow leaves that part out in silence.
     """
     if isinstance(value, list | tuple) and pa.types.is_list(kind):
         return any(would_be_cut(one, kind.value_type) for one in value)
     if isinstance(value, Mapping) and pa.types.is_struct(kind):
         return any(would_be_cut(value.get(field.name), field.type) for field in kind)
+    if isinstance(value, datetime):
+        finer = getattr(value, "nanosecond", 0) != 0  # of pandas
+        return finer or (pa.types.is_date(kind) and value.time() != time())
     if not isinstance(value, _NUMBERS) or isinstance(value, int):
         return False
     if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
