@@ -389,14 +389,16 @@ def test_a_variable_that_comes_back(
 
 
 @pytest.mark.deep
+@pytest.mark.parametrize("encoding", ["unsaferow", "AVRO"])  # Spark takes both cases
 def test_rows_of_a_variable_that_a_job_has_no_more_are_state(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession, tmp_path: Path, encoding: str
 ) -> None:
     """The commands know their columns, though Spark's newest schema does not describe them."""
     conf = {
         **CONF,
         **NO_EMPTY_BATCHES,
         "spark.sql.streaming.stateStore.checkpointFormatVersion": "2",
+        "spark.sql.streaming.stateStore.encodingFormat": encoding,
     }
     source, run = Input(tmp_path / "input", EVENTS), Run(tmp_path / "run")
     both = {"it": _V, "more": Variable("list")}

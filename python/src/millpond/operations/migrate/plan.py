@@ -20,6 +20,13 @@ from millpond.spark.log_edit import (
 )
 from millpond.spark.log_entries import SHUFFLE_PARTITIONS, OperatorInfo, parse_offsets
 from millpond.spark.metadata import PROVIDER_CLASS
+from millpond.spark.metadata import (
+    ENCODING_FORMAT,
+    PROVIDER_CLASS,
+    SHUFFLE_PARTITIONS,
+    OperatorInfo,
+    parse_offsets,
+)
 from millpond.spark.state_schemas import FamilyText
 from millpond.spark.uris import uri_below
 
@@ -32,7 +39,6 @@ PROVIDERS = {
 }
 
 _STORE_CONF = "spark.sql.streaming.stateStore."
-_ENCODING = f"{_STORE_CONF}encodingFormat"
 # Spark checks the first row of a task against the schema. It refuses rows that its own operator for
 # deduplication writes.
 _COPYING = {f"{_STORE_CONF}formatValidation.enabled": "false"}
@@ -106,7 +112,9 @@ def request(
         if (name.startswith(_STORE_CONF) and name != PROVIDER_CLASS) or name == SHUFFLE_PARTITIONS
     }
     stores = [
-        _store(image, op, store, source.root, avro=pinned.get(_ENCODING) == "avro")
+        _store(
+            image, op, store, source.root, avro=pinned.get(ENCODING_FORMAT, "").lower() == "avro"
+        )
         for op in image.operators
         for store in op.stores
     ]
