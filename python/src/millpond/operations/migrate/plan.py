@@ -19,14 +19,7 @@ from millpond.spark.log_edit import (
     offsets_with_conf,
 )
 from millpond.spark.log_entries import SHUFFLE_PARTITIONS, OperatorInfo, parse_offsets
-from millpond.spark.metadata import PROVIDER_CLASS
-from millpond.spark.metadata import (
-    ENCODING_FORMAT,
-    PROVIDER_CLASS,
-    SHUFFLE_PARTITIONS,
-    OperatorInfo,
-    parse_offsets,
-)
+from millpond.spark.metadata import ENCODING_FORMAT, PROVIDER_CLASS
 from millpond.spark.state_schemas import FamilyText
 from millpond.spark.uris import uri_below
 

@@ -29,7 +29,6 @@ from millpond.query.image import Image
 from millpond.query.row_source import UNKNOWN_GROUP, Rows, RowSource, StoreRows
 from millpond.rows import require_tools
 from millpond.spark.log_entries import OperatorInfo
-from millpond.state.selection import family_schemas, rule_of
 from millpond.state.selection import every_schema, rule_of
 
 _BUFFERED_BYTES = 64 * 1024 * 1024

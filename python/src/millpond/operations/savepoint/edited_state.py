@@ -32,8 +32,8 @@ from millpond.query.row_source import UNKNOWN_GROUP, Rows, RowSource, StoreRows
 from millpond.rows.arrow_types import struct_type
 from millpond.rows.chunks import row_batches
 from millpond.rows.encode import conform
-from millpond.spark.log_entries import OperatorInfo
 from millpond.rows.nested import as_grouped
+from millpond.spark.log_entries import OperatorInfo
 from millpond.spark.state_schemas import FamilySchema
 from millpond.spark.user_code import each, users
 from millpond.state import canonical
