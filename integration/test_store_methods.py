@@ -15,7 +15,7 @@ import pytest
 
 from integration.harness import Harness, ProviderError, Row
 from integration.processes import wait_until
-from integration.store_cases import FAMILIES, PLAIN, open_provider, write
+from integration.store_cases import FAMILIES, LISTS, PLAIN, open_provider, write
 
 VALUE = ["v"]
 UNSUPPORTED = "STATE_STORE_UNSUPPORTED_OPERATION"
@@ -135,6 +135,45 @@ def test_a_family_that_was_dropped_comes_again_in_another_form(
         assert store.scan(cf="again") == [(key, VALUE)]
         store.commit()
         provider.snapshot()
+    provider.close()
+
+
+@pytest.mark.parametrize("warms_up", [False, True])
+def test_a_batch_that_makes_a_dropped_family_in_another_form_runs_again(
+    harness: Harness, tmp_path: Path, warms_up: bool
+) -> None:
+    """Each attempt loads the store, from a snapshot that lists the dropped one."""
+    conf = {"millpond.restore.warmUp": warms_up}
+    provider = open_provider(harness, tmp_path, conf=conf)
+    both = {"again": PLAIN, "plain": PLAIN}
+    store = write(provider, 0, both)
+    for family in both:
+        store.put(["old", 1], VALUE, cf=family)
+    store.commit()
+    store = write(provider, 1, both)
+    assert store.remove_cf("again")
+    store.commit()
+    store = write(provider, 2, {"plain": PLAIN})
+    provider.snapshot()
+    store.commit()
+    provider.close()
+    provider = open_provider(harness, tmp_path, conf=conf)
+    for attempt in range(3):
+        if warms_up:
+            harness.hold("warm-up.step")
+        store = write(provider, 3, {"again": LISTS, "plain": PLAIN})
+        assert store.scan(cf="again") == []
+        store.put_list(["new", attempt], [VALUE, VALUE], cf="again")
+        if warms_up:
+            wait_until(harness.is_holding, seconds=60, what="the warm-up")
+            harness.let_go()
+        if attempt < 2:
+            store.abort()
+    store.commit()
+    store = write(provider, 4, {"again": LISTS, "plain": PLAIN})
+    assert store.values(["new", 2], cf="again") == [VALUE, VALUE]
+    assert store.scan(cf="plain") == [(["old", 1], VALUE)]
+    store.abort()
     provider.close()
 
 

@@ -17,7 +17,7 @@ import org.apache.spark.sql.millpond.rows.{Family, FamilyShape, KeyCount, RowFil
   *
   * @param limited whether memory may be full: a store with the backend heap has no disk tier, and
   * `Pressure` refuses when it begins a batch
-  * @param beforeGivingUp called before memory starts empty, or forgets a family */
+  * @param beforeGivingUp called before memory starts empty */
 private[engine] final class Replay(context: StoreContext, layout: StoreLayout, families: Families,
     rows: Rows, tier: StoreTier, budget: MemoryBudget, limited: Boolean,
     beforeGivingUp: () => Unit = () => ()) {
@@ -59,11 +59,12 @@ private[engine] final class Replay(context: StoreContext, layout: StoreLayout, f
       val (name, id, shape) = (f.get("name").asText, f.get("id").asInt, FamilyShape.of(f))
       forgetFormer(name, id, shape)
       if (families.get(name) == null) families.add(name, id, shape, onDisk): Unit
-      // a removed family has only deletes left
+      // a removed family has only deletes left, and no more than when it was listed so first
       val family = families.get(name)
-      family.removed = f.path("removed").asBoolean(false)
+      val removed = f.path("removed").asBoolean(false)
+      if (removed && !family.removed) family.removedAt = version
+      family.removed = removed
       family.exists = true
-      family.removedAt = version
       family.createdAt = math.min(family.createdAt, version)
     }
 
@@ -79,10 +80,7 @@ private[engine] final class Replay(context: StoreContext, layout: StoreLayout, f
         s"store ${context.label}: the column families '${other.name}' (${other.shape}) and " +
           s"'$name' ($shape) have the same id $id.")
     }
-    if (families.all.exists(isFormer)) {
-      beforeGivingUp() // a warm-up would bring rows into a table that is gone
-      families.forgetAll(isFormer)
-    }
+    families.forgetAll(isFormer)
   }
 
   /** Replays other partitions' changelogs from before the rescale. Disk tier plus these

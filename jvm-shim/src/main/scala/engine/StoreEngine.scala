@@ -303,8 +303,7 @@ final class StoreEngine(val context: StoreContext, follows: Boolean = false) ext
       val flushed = committed.flushed.version
       // once a snapshot holds the deletes of a removed family, forget it: another
       // family may take its id
-      if (!warmUp.isActive)
-        families.forgetAll(f => f.removed && f.removedAt <= math.min(flushed, snapshotVersion))
+      families.forgetAll(f => f.removed && f.removedAt <= math.min(flushed, snapshotVersion))
       families.values.forEach { f =>
         f.removedBefore = f.removed
         f.table.beginBatch()

@@ -24,7 +24,7 @@ private[engine] final class WarmScan(scan: DiskScan, families: Iterable[Family])
     var more = true
     while (n < rows && more) {
       more = keys.next()
-      if (more && keys.family != null) admit(keys.family)
+      if (more && keys.family != null && !keys.family.isClosed) admit(keys.family)
       n += 1
     }
     more

@@ -78,10 +78,16 @@ private[provider] final class ColumnFamilies(engine: StoreEngine, context: Store
           now.valueSchema.toString)
     }
 
-  /** After a load: give the store's families their codecs back. */
+  /** After a load: give the store's families their codecs back. One that is dropped gets none: a
+    * batch that was taken back may have made it anew in another form, and tries that again. */
   def registerAll(defaultRule: JsonNode): Unit = engine.synchronized {
     rules((Default, default.spec)) = defaultRule
-    definitions.keys.toSeq.foreach(register)
+    definitions.keys.toSeq.filterNot(isDropped).foreach(register)
+  }
+
+  private def isDropped(name: String): Boolean = {
+    val stored = engine.families.get(name)
+    stored != null && stored.removed
   }
 
   private def register(name: String): Unit = engine.synchronized {

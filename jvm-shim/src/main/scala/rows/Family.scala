@@ -18,6 +18,7 @@ final class Family(val name: String, val id: Int, val shape: FamilyShape, budget
   private var removedAtBefore = 0L
   var createdAt = Family.Uncommitted // a version whose changelog or snapshot lists it
   private var codec: FamilyCodec = null
+  private var closed = false
   /** The session that checked the form of a row of this family. */
   var validatedBy: AnyRef = null
 
@@ -76,7 +77,9 @@ final class Family(val name: String, val id: Int, val shape: FamilyShape, budget
   def prefixLength(base: AnyRef, offset: Long): Int =
     if (kind == FamilyKind.Prefix) FamilyCodec.prefixLength(base, offset) else 0
 
-  def close(): Unit = table.close()
+  /** The store has forgotten it. A warm-up may still come to its rows. */
+  def isClosed: Boolean = closed
+  def close(): Unit = { closed = true; table.close() }
 }
 
 object Family {
