@@ -7,6 +7,7 @@ from datetime import UTC, date, datetime
 from decimal import Decimal
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
@@ -80,7 +81,13 @@ def test_a_struct_that_is_null_stays_null() -> None:
         ("timestamp", "2026-01-31T12:00:00+01:00", datetime(2026, 1, 31, 11, tzinfo=UTC)),
         ("timestamp_ntz", "2026-01-31T12:00:00", datetime(2026, 1, 31, 12)),
         ("array<long>", None, None),
+        ("timestamp_ntz", np.datetime64("2026-01-31T12:00:00", "us"), datetime(2026, 1, 31, 12)),
         ("array<long>", [1], [1]),
+        (
+            "map<string,timestamp>",
+            [("a", datetime(2026, 1, 31, 12, tzinfo=UTC))],
+            [("a", datetime(2026, 1, 31, 12, tzinfo=UTC))],
+        ),
         ("struct<a:int>", None, None),
     ],
 )
@@ -99,7 +106,12 @@ def test_values_of_new_columns(kind: str, text: object, expected: object) -> Non
         ("timestamp", "2026-01-31T12:00:00"),
         ("timestamp", "2026-01-31"),
         ("timestamp", datetime(2026, 1, 31, 12)),
+        ("timestamp", np.datetime64("2026-01-31T12:00:00", "us")),
         ("array<timestamp>", [datetime(2026, 1, 31, 12)]),
+        ("map<string,timestamp>", [("a", datetime(2026, 1, 31, 12))]),
+        ("map<string,timestamp>", {"a": datetime(2026, 1, 31, 12)}),
+        ("map<timestamp_ntz,int>", [(datetime(2026, 1, 31, 12, tzinfo=UTC), 1)]),
+        ("map<string,timestamp>", [("a",)]),
         ("struct<t:timestamp_ntz>", {"t": datetime(2026, 1, 31, 12, tzinfo=UTC)}),
         ("timestamp_ntz", datetime(2026, 1, 31, 12, tzinfo=UTC)),
         ("date", datetime(2026, 1, 31, 23, tzinfo=UTC)),

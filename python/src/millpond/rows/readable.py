@@ -164,6 +164,12 @@ def has_wrong_zone(value: object, kind: Any) -> bool:
     """
     if isinstance(value, list | tuple) and pa.types.is_list(kind):
         return any(has_wrong_zone(one, kind.value_type) for one in value)
+    if isinstance(value, list | tuple | Mapping) and pa.types.is_map(kind):
+        # Arrow takes a dictionary, or a list of pairs.
+        return any(
+            has_wrong_zone(key, kind.key_type) or has_wrong_zone(item, kind.item_type)
+            for key, item in (value.items() if isinstance(value, Mapping) else value)
+        )
     if isinstance(value, Mapping) and pa.types.is_struct(kind):
         return any(has_wrong_zone(value.get(field.name), field.type) for field in kind)
     if not isinstance(value, datetime):
