@@ -5,6 +5,7 @@ The rows in memory have a bound in bytes. Any number of stores opens no more fil
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import resource
 import tracemalloc
@@ -121,6 +122,34 @@ def test_the_table_of_an_edit_is_read_a_few_rows_at_a_time(tmp_path: Path, direc
     assert keys == [0] * directory + list(range(64))
     with pytest.raises(InvalidInputError, match="cannot be read"):
         table_batches(str(tmp_path / "nothing"), ("key",))
+
+
+@pytest.mark.parametrize("older", [True, False])
+def test_times_that_spark_writes_are_of_utc(tmp_path: Path, older: bool) -> None:
+    """Arrow reads Parquet's type INT96, in which Spark may write a `timestamp`, as times without a
+    zone. So they were refused. Those after the year 2262 began again in 1677.
+    """
+    times = [dt.datetime(1, 1, 2), dt.datetime(2026, 1, 31, 12, 0, 0, 1), dt.datetime(9999, 1, 1)]
+
+    def table(zone: dt.tzinfo | None) -> pa.Table:
+        time = pa.timestamp("us", None if zone is None else "UTC")
+        inner = pa.struct([("n", pa.int32()), ("t", time)])
+        columns = [("t", time), ("s", pa.string()), ("l", pa.list_(inner))]
+        columns += [("m", pa.map_(pa.string(), time)), ("last", time)]
+        schema = pa.schema([("key", time), ("other", time), ("value", pa.struct(columns))])
+        rows = []
+        for at in (time.replace(tzinfo=zone) for time in times):
+            value = {"t": at, "s": "x", "l": [{"n": 1, "t": at}, None, {"n": 2, "t": None}]}
+            value |= {"m": [("a", at), ("b", None)], "last": None if at.year == 1 else at}
+            rows.append({"key": at, "other": at, "value": value})
+        return pa.Table.from_pylist(rows, schema=schema)
+
+    path = tmp_path / "rows.parquet"
+    pq.write_table(table(None), path, use_deprecated_int96_timestamps=older)
+    found = pa.Table.from_batches(table_batches(str(path), ("key", "value")))
+    expected = table(dt.timezone.utc if older else None).select(["key", "value"])
+    assert found.to_pylist() == expected.to_pylist()
+    assert found.column("key").type == expected.column("key").type
 
 
 def test_an_edit_opens_no_file_for_each_partition(tmp_path: Path) -> None:

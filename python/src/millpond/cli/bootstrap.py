@@ -13,6 +13,7 @@ from millpond.cli.output import Output, bytes_text, count_text
 from millpond.errors import ErrorKind, InvalidInputError
 from millpond.operations.notebook import time_text
 from millpond.rows import require_tools
+from millpond.rows.chunks import table_batches
 from millpond.savepoint import BootstrapReport
 from millpond.savepoint import bootstrap as bootstrap_checkpoint
 
@@ -202,12 +203,14 @@ def _tables(given: Iterable[str]) -> Any:
     if not paths:
         return None
     require_tools()
-    import pyarrow.parquet as pq  # start-up time
+    import pyarrow as pa  # start-up time
+    import pyarrow.parquet as pq
 
     tables = {}
     for family, path in paths.items():
+        batches = [*table_batches(path)]
         try:
-            tables[family] = pq.read_table(path)
+            tables[family] = pa.Table.from_batches(batches) if batches else pq.read_table(path)
         except (OSError, ValueError) as e:
             raise InvalidInputError(
                 f"{path} cannot be read: {e}",

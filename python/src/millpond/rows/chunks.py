@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any, TypeVar
 
@@ -12,6 +12,9 @@ CHUNK_ROWS = 65_536
 CHUNK_BYTES = 16 * 1024 * 1024
 _MOST_AT_ONCE = 128
 _READ_BYTES = 1024 * 1024
+_TABLE_HINT = (
+    "Name a Parquet file that is there, or a directory of them, with the columns key and value."
+)
 
 T = TypeVar("T")
 
@@ -62,13 +65,14 @@ def fitting_rows(rows: int, size_bytes: int) -> int:
     return max(1, min(CHUNK_ROWS, rows * CHUNK_BYTES // max(1, size_bytes)))
 
 
-def table_batches(path: str, columns: Sequence[str]) -> Iterator[Any]:
+def table_batches(path: str, columns: Sequence[str] | None = None) -> Iterator[Any]:
     """Return the rows of a Parquet file, or of a directory of such files, as record batches.
 
-    Needs the extra `tools`.
+    Needs the extra `tools`. Times of Parquet's older type INT96 are of UTC: Spark and others write
+    it for times with a zone alone. Arrow reads them as times without one.
 
     Args:
-        columns: the columns to read. Those that a file does not have are left out.
+        columns: the columns to read. Those that a file does not have are left out. None: all.
     Raises: InvalidInputError: INVALID_ARGUMENT: a file is unreadable. The iterator raises it too.
     """
     # Start-up time: pyarrow.dataset alone takes long.
@@ -82,7 +86,7 @@ def table_batches(path: str, columns: Sequence[str]) -> Iterator[Any]:
         raise InvalidInputError(
             f"{path} cannot be read: {e}",
             kind=ErrorKind.INVALID_ARGUMENT,
-            hint="Name a Parquet file, or a directory of them, with the columns key and value.",
+            hint=_TABLE_HINT,
         ) from e
 
     def batches() -> Iterator[Any]:
@@ -90,21 +94,57 @@ def table_batches(path: str, columns: Sequence[str]) -> Iterator[Any]:
             # Not by the dataset: that reads whole row groups ahead, and counts rows, not bytes.
             try:
                 with pq.ParquetFile(
-                    dataset.filesystem.open_input_file(name), buffer_size=_READ_BYTES
+                    dataset.filesystem.open_input_file(name),
+                    buffer_size=_READ_BYTES,
+                    coerce_int96_timestamp_unit="us",  # nanoseconds end in the year 2262
                 ) as file:
-                    there = set(file.schema_arrow.names)
-                    yield from row_batches(file, [column for column in columns if column in there])
+                    there = file.schema_arrow.names
+                    wanted = [n for n in columns if n in there] if columns is not None else there
+                    older = _older_times(file)
+                    for batch in row_batches(file, wanted):
+                        yield _in_utc(batch, older)
             except (OSError, pa.ArrowException) as e:
                 raise InvalidInputError(
                     f"{name} cannot be read: {e}",
                     kind=ErrorKind.INVALID_ARGUMENT,
-                    hint=(
-                        "Name a Parquet file, or a directory of them, with the columns key and"
-                        " value."
-                    ),
+                    hint=_TABLE_HINT,
                 ) from e
 
     return batches()
+
+
+def _older_times(file: Any) -> dict[str, list[bool]]:
+    """Return which inner columns of a `pyarrow.parquet.ParquetFile` are INT96, by the name of the
+    outer one; none of those without such a column.
+    """
+    found: dict[str, list[bool]] = {}
+    for number in range(len(file.schema)):
+        column = file.schema.column(number)
+        outer = column.path.partition(".")[0]
+        found.setdefault(outer, []).append(column.physical_type == "INT96")
+    return {outer: of for outer, of in found.items() if any(of)}
+
+
+def _in_utc(batch: Any, older: Mapping[str, Sequence[bool]]) -> Any:
+    """Return a batch whose times of these inner columns are of UTC."""
+    if not older:
+        return batch
+    # Start-up time: pyarrow.
+    import pyarrow as pa
+
+    from millpond.rows.nested import mapped
+
+    def column(name: str) -> Any:
+        flags = iter(older.get(name, ()))  # `mapped` comes to inner columns in Parquet's order
+
+        def zoned(inner: Any) -> Any:
+            is_older = next(flags, False) and pa.types.is_timestamp(inner.type)
+            return inner.cast(pa.timestamp(inner.type.unit, "UTC")) if is_older else inner
+
+        return mapped(batch.column(name), zoned) if name in older else batch.column(name)
+
+    names = batch.schema.names
+    return pa.RecordBatch.from_arrays([column(name) for name in names], names=names)
 
 
 def row_batches(file: Any, columns: Sequence[str]) -> Iterator[Any]:
