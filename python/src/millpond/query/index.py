@@ -277,8 +277,8 @@ def check_listed(storage: Storage, index: SavepointIndex) -> list[tuple[str, For
 
 
 def refuse_links(storage: Storage) -> None:
-    """Raise FormatError (UNSAFE_PATH) if a folder or a file of the savepoint's state is a link."""
-    for info in storage.list(layout.STATE_DIR + "/"):
+    """Raise FormatError (UNSAFE_PATH) if a folder or a file of the savepoint is a link."""
+    for info in storage.list(""):
         path = storage.local_path(info.key)
         if path is not None and os.path.islink(path):
             raise unsafe(f"{info.key} is a symbolic link")

@@ -38,6 +38,16 @@ def test_all_that_list_the_state_see_what_lies_behind_a_link(tmp_path: Path, fol
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
+def test_sums_of_sparks_files_behind_a_link_are_compared(tmp_path: Path, folder: str) -> None:
+    built = RowsBuilder(tmp_path / "query").build(snapshots=())
+    (schema,) = (built.root / "state/0/0/_metadata").glob("schema")
+    schema.with_name(".schema.crc").write_bytes(b"crc\0" + (512).to_bytes(4, "big") + bytes(4))
+    moved(built.root, folder.replace("0/1", "0/0"), tmp_path / "elsewhere")
+    (problem,) = verify(built.storage, "it").problems
+    assert problem.file == "state/0/0/_metadata/schema"
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
 def test_a_key_behind_a_link_goes(tmp_path: Path, folder: str) -> None:
     """No row was found, and the report said that no file has the key."""
     built = RowsBuilder(tmp_path / "query").build(snapshots=())
@@ -68,13 +78,22 @@ def test_links_that_lead_in_a_circle_end(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize(
+    ("form", "folder"),
+    [
+        ("native", "state/0/1"),
+        ("native", "state"),
+        ("canonical", "tables/0"),
+        ("canonical", "tables"),
+    ],
+)
 def test_a_savepoint_with_a_link_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, begun: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str, folder: str, begun: bool
 ) -> None:
     """What lies there belongs to somebody else: an erasure that goes on would delete it."""
     built = RowsBuilder(tmp_path / "query").build(snapshots=())
     saved = tmp_path / "saved"
-    savepoint.create(built.root, saved)
+    savepoint.create(built.root, saved, format=form)
     if begun:
 
         def killed(*arguments: object) -> None:
@@ -82,13 +101,14 @@ def test_a_savepoint_with_a_link_is_refused(
 
         with monkeypatch.context() as patch:
             patch.setattr(run, "rewrite_all", killed)
+            patch.setattr(run, "_prove_tables", killed)
             with pytest.raises(KeyboardInterrupt):
                 millpond.erase([saved], key={"k": 101})
-    moved(saved, "state/0/1", tmp_path / "elsewhere")
+    moved(saved, folder, tmp_path / "elsewhere")
     before = tree(tmp_path / "elsewhere")
     for dry_run in (True, False):
         told = refused(
             ErrorKind.UNSAFE_PATH, millpond.erase, [saved], key={"k": 101}, dry_run=dry_run
         )
-        assert "state/0/1 is a symbolic link" in told.message
+        assert f"{folder} is a symbolic link" in told.message
     assert tree(tmp_path / "elsewhere") == before

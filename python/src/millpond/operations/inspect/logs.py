@@ -15,6 +15,7 @@ from millpond.query.expected import check_ids, stores_of
 from millpond.query.survey import Survey
 from millpond.storage import Storage, is_there
 from millpond.storage.split import side_of
+from millpond.store.files import list_state
 
 _SPARKS = (
     layout.QUERY_METADATA_KEY,
@@ -114,7 +115,9 @@ def _wrong_sidecars(storage: Storage) -> Iterable[Problem]:
     if side_of(storage, layout.QUERY_METADATA_KEY).local_path(layout.QUERY_METADATA_KEY) is None:
         return
     for first in _SPARKS:
-        for info in storage.list(first if first == layout.QUERY_METADATA_KEY else f"{first}/"):
+        prefix = first if first == layout.QUERY_METADATA_KEY else f"{first}/"
+        of_state = first == layout.STATE_DIR
+        for info in list_state(storage, prefix) if of_state else storage.list(prefix):
             key = info.key
             sidecar = layout.crc_key(key)
             if not layout.is_sparks(key) or key.endswith(".crc"):
