@@ -414,9 +414,10 @@ TABLE: dict[ErrorKind, tuple[str, str, str]] = {
     ),
     ErrorKind.LOCAL_FILES_LOST: (
         "UnavailableError",
-        "Somebody else deleted files that a store keeps on the executor's local disk.",
-        "Nothing to do: the store loads the durable state again. Keep cleaners of temporary files"
-        " away from the folder of local state.",
+        "Somebody else deleted files that a store keeps on the executor's local disk, or temporary"
+        " files of a command.",
+        "A query goes on by itself: the store loads the durable state again. Run a command again."
+        " Keep cleaners of temporary files away from the folder of local state, and from TMPDIR.",
     ),
     ErrorKind.MEMORY_EXHAUSTED: (
         "UnavailableError",

@@ -23,7 +23,7 @@ from millpond.local.scratch import scratch_directory
 from millpond.model.ids import VersionId
 from millpond.model.json_fields import ColumnFamily
 from millpond.rows.chunks import chunks_of, pair_bytes
-from millpond.storage.local import translate
+from millpond.storage.local import translate, translate_restored
 from millpond.store.files import StoreFiles
 from millpond.store.overlay import Overlay, laid_over
 from millpond.store.partial_database import Part
@@ -224,7 +224,9 @@ def _apply(
                 records = (record for record in reader if _owned(record.key, families, slots))
                 overlay.apply(reader.header, records, name=name)
     except OSError as e:
-        raise translate(e, f"reading {name}") from e
+        if path == storage.local_path(name):
+            raise translate(e, f"reading {name}") from e
+        raise translate_restored(e, f"reading {path}") from e
 
 
 def _owned(key: bytes, families: Mapping[int, ColumnFamily], slots: SlotRanges) -> bool:

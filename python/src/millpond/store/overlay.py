@@ -134,9 +134,12 @@ def _size(change: Change) -> int:
 
 
 def _read(path: str) -> Iterator[Changed]:
-    with open(path, "rb") as file:
-        for op, key, value in ChangelogReader(file, name=path):
-            yield key, Appended(value or b"") if op is Op.MERGE else value
+    try:
+        with open(path, "rb") as file:
+            for op, key, value in ChangelogReader(file, name=path):
+                yield key, Appended(value or b"") if op is Op.MERGE else value
+    except OSError as e:
+        raise translate_restored(e, f"reading {path}") from e
 
 
 def _joined(found: Iterator[Changed]) -> Iterator[Changed]:

@@ -17,7 +17,7 @@ from millpond.errors import (
     InternalError,
     InvalidInputError,
     MillpondError,
-    NotFoundError,
+    error,
 )
 from millpond.format import layout
 from millpond.format.checksums import file_crc32
@@ -27,7 +27,7 @@ from millpond.query.image import Image, StoredFile
 from millpond.query.index import FileEntry
 from millpond.query.parts import is_part
 from millpond.storage import Storage
-from millpond.storage.local import translate
+from millpond.storage.local import translate, translate_restored
 from millpond.storage.split import side_of
 
 Progress = Callable[[int, int], None]
@@ -166,9 +166,8 @@ def _copy(
     try:
         target.storage.put_file(file.key, path, if_absent=True, link=link or origin is None)
     except InvalidInputError as e:
-        raise NotFoundError(
-            f"{file.source} was deleted meanwhile", kind=ErrorKind.OBJECT_NOT_FOUND
-        ) from e
+        gone = ErrorKind.OBJECT_NOT_FOUND if path == origin else ErrorKind.LOCAL_FILES_LOST
+        raise error(gone, f"{file.source if path == origin else path} was deleted meanwhile") from e
     final = target.storage.local_path(file.key)
     try:
         linked = origin is not None and final is not None and os.path.samefile(origin, final)
@@ -180,6 +179,8 @@ def _copy(
         if origin is None:
             os.unlink(path)
     except OSError as e:
+        if origin is None:  # then all that is read here is this machine's
+            raise translate_restored(e, f"copying {file.source} by {path}") from e
         raise translate(e, f"reading {file.source}") from e
     return _Copy(
         FileEntry(key=file.key, size_bytes=size_bytes, crc32=crc32),
