@@ -206,13 +206,16 @@ def _kafka_fetched() -> bool:
 
 
 def _begun(out: Path | None, host: dict[str, Any]) -> dict[str, Any]:
-    """Return results to add to; each cell has the commit and the time of its own."""
+    """Return results to add to; each cell has the commit and the time of its own, and whether
+    there were changes.
+    """
     if out is None or not out.exists():
         return host | {"cells": {}}
     found: dict[str, Any] = json.loads(out.read_text())
     for kept in found["cells"].values():
         kept.setdefault("commit", found["commit"])
         kept.setdefault("time_utc", found["time_utc"])
+        kept.setdefault("dirty", found["dirty"])
     return found
 
 
@@ -222,12 +225,15 @@ def _kept(results: dict[str, Any], what: Cell, host: Mapping[str, Any], out: Pat
     Raises: BenchError: it was measured with other times.
     """
     new = {"cell": asdict(what), "contenders": {}}
-    new |= {"commit": host["commit"], "time_utc": host["time_utc"]}
+    new |= {name: host[name] for name in ("commit", "time_utc", "dirty")}
     kept = results["cells"].get(what.name, new)
     if kept["cell"] != new["cell"]:
         raise BenchError(f"{out} has {what.name} with other times: name another file by --out")
-    results["cells"][what.name] = kept if kept["commit"] == new["commit"] else new
-    return results["cells"][what.name]
+    if kept["commit"] != new["commit"]:
+        kept = new
+    kept["dirty"] = kept["dirty"] or new["dirty"]
+    results["cells"][what.name] = kept
+    return kept
 
 
 def _run(given: argparse.Namespace, work: Path) -> tuple[dict[str, Any], Path]:

@@ -112,13 +112,13 @@ def _where(results: Mapping[str, Any], source: Path) -> str:
     spans = " or ".join(sorted({str(c["seconds"]) for c in cells}, key=int))
     triggers = " or ".join(sorted({str(c["trigger_s"]) for c in cells}, key=int))
     warmups = " or ".join(sorted({str(c["warmup_s"]) for c in cells}, key=int))
-    dirty = " with changes" if results["dirty"] else ""
     runs: dict[str, list[str]] = {}
-    for one in results["cells"].values():
-        commit = one.get("commit", results["commit"])[:12]
-        runs.setdefault(commit, []).append(one.get("time_utc", results["time_utc"]))
+    for cell in results["cells"].values():
+        one = {**results, **cell}
+        commit = f"`{one['commit'][:12]}`{' with changes' if one['dirty'] else ''}"
+        runs.setdefault(commit, []).append(one["time_utc"])
     measured = ", ".join(
-        f"{len(at)} cell{'s' if len(at) > 1 else ''} from {min(at)} on at commit `{commit}`{dirty}"
+        f"{len(at)} cell{'s' if len(at) > 1 else ''} from {min(at)} on at commit {commit}"
         for commit, at in sorted(runs.items(), key=lambda run: min(run[1]))
     )
     text = (
