@@ -178,7 +178,8 @@ def _print_operator(operator: OperatorView, output: Output, rescaling: bool) -> 
         )
         if gone := [store.partition for store in stores if store.removed]:
             what = (
-                "are of the rescale that has not come to its end"
+                "are none of the last committed batch: of the rescale that has not come to its end,"
+                " or gone by one before"
                 if rescaling
                 else "are gone, by a rescale; their files go with the last version that needs them"
             )

@@ -312,7 +312,7 @@ def test_every_command_names_the_rescale_to_finish(tmp_path: Path, capsys: Captu
     shown = said(capsys, "checkpoint", "show", root)
     assert "a rescale from 4 to 6 partitions" in shown and finish in shown and back in shown
     assert "partitions         4\n" in shown
-    assert "partitions 4 to 5 are of the rescale that has not come to its end" in shown
+    assert "partitions 4 to 5 are none of the last committed batch: of the rescale" in shown
     undo(built.storage, str(root))
     assert main(["checkpoint", "verify", str(root)]) == 0
 

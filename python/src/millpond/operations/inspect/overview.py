@@ -346,7 +346,7 @@ def _store_view(
 
 
 def _is_removed(found: Survey, store: StoreId) -> bool:
-    """Whether a rescale took the store's partition away."""
+    """Whether the last committed batch has no partition of this number."""
     batch = found.spark.last_committed_batch if found.spark is not None else None
     count = None if batch is None else found.partitions_of(store.operator, batch)
     return count is not None and store.partition >= count
