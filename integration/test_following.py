@@ -215,6 +215,43 @@ def test_a_take_over_restores_nothing(jvms: tuple[Harness, Harness], tmp_path: P
     scene.told([])
 
 
+def test_a_take_over_that_fails_gives_back_its_memory(
+    jvms: tuple[Harness, Harness], tmp_path: Path
+) -> None:
+    """Else another store, which has the backend heap, is refused its rows."""
+    budget = {"millpond.memory.budget": "1m"}
+    scene = Scene(jvms, tmp_path / "ckpt", format_=2, conf=budget)
+
+    def write(provider: Provider, version: int, id: str | None, rows: int) -> Point:
+        store = provider.store(version, id)
+        store.put_many([(["a", n], ["x" * 100]) for n in range(rows)])
+        done = store.commit()
+        return done.version, done.id
+
+    scene.at = write(scene.writer, 0, None, 3000)
+    scene.follow()
+    scene.at = write(scene.writer, *scene.at, 3001)
+    taken = scene.provider(1)
+    jvms[1].arm("load.replay", kind="STORAGE_UNAVAILABLE", first=1, last=1_000_000)
+    with pytest.raises(ProviderError, match="a fault of the test"):
+        taken.read_store(*scene.at)
+    assert jvms[1].disarm() == 1, "it catches up, and is not loaded"
+    neighbour = open_provider(
+        jvms[1],
+        tmp_path / "other",
+        schema=SCHEMA,
+        operator="stateStoreSave",
+        conf={"checkpointFormatVersion": 2, "millpond.backend": "heap", **budget},
+    )
+    assert write(neighbour, 0, None, 3500)[0] == 1
+    neighbour.close()
+    read = taken.read_store(*scene.at)
+    assert len(read.scan()) == 3001
+    read.release()
+    taken.close()
+    scene.told([])
+
+
 def folders(harness: Harness) -> list[str]:
     """Return the local folders of the followed store."""
     return [p.name for p in harness.local_dir.glob(f"millpond-*/0-{FOLLOWED}-default-*")]

@@ -27,7 +27,7 @@ private[millpond] object Loader extends Logging {
     finally asked(engine)
 
   /** Bring a store that is loaded at an older version to this one, by the changelogs between. Much
-    * cheaper than a load, and the store stays usable for it if this fails.
+    * cheaper than a load, which is still possible if this fails.
     * @return false: the store must be loaded */
   def catchUp(engine: StoreEngine, session: Session, version: Long, id: Option[String]): Boolean =
     try {
@@ -49,7 +49,7 @@ private[millpond] object Loader extends Logging {
           val at = engine.committed
           val same = isSound(engine) && engine.status.generation == generation &&
             at.version == now.version && at.id == now.id
-          if (same) replayOn(engine, at, answer.get("changelogs"))
+          if (same) orForget(engine)(replayOn(engine, at, answer.get("changelogs")))
           same
         }
       }
@@ -120,12 +120,11 @@ private[millpond] object Loader extends Logging {
       loaded = held(engine, session) {
         if (engine.status.generation != generation)
           throw MillpondError.storeClosed(engine.context.label)
-        var done = false
-        try {
-          done = attempt(engine, plan, version, loadEmpty, register, surprises)
+        orForget(engine) {
+          val done = attempt(engine, plan, version, loadEmpty, register, surprises)
           if (done) finish(engine, start, plan)
-        } finally if (!engine.status.isLoaded) engine.unload() // others need what it holds
-        done
+          done
+        }
       }
     }
   }
@@ -139,6 +138,11 @@ private[millpond] object Loader extends Logging {
     engine.context.dropGenerations(generation - 2)
     engine.context.dropDatabases(generation - 1)
   }
+
+  /** Lead the store to a version. If that fails, others need the memory of the rows that came. */
+  private def orForget[T](engine: StoreEngine)(work: => T): T =
+    try work
+    finally if (!engine.status.isLoaded) engine.unload()
 
   /** Work on the store under both locks, if the session still has it. */
   private def held[T](engine: StoreEngine, session: Session)(work: => T): T =
