@@ -110,8 +110,8 @@ def test_each_cell_says_of_which_commit_it_is() -> None:
         kept = bench_latency._kept(results, cell, host | {"dirty": dirty}, Path("results"))
         kept["contenders"] |= {str(dirty): {}}
     assert [*results["cells"][second.name]["contenders"]] == ["True", "False"]
-    host = {"cores": 2, "cpu": "one", "memory_bytes": 1 << 30, "file_system": "ext4"}
-    results |= {"commit": "a" * 40, "dirty": False, "time_utc": "2026-01-01", "host": host}
+    machine = {"cores": 2, "cpu": "one", "memory_bytes": 1 << 30, "file_system": "ext4"}
+    results |= {"commit": "a" * 40, "dirty": False, "time_utc": "2026-01-01", "host": machine}
     results["versions"] = {"spark": "4.3.0", "java": "17"}
     text = " ".join(bench_latency_report._where(results, Path("results")).split())
     assert text.startswith(
