@@ -112,6 +112,7 @@ def test_values_of_new_columns(kind: str, text: object, expected: object) -> Non
         ("map<string,timestamp>", {"a": datetime(2026, 1, 31, 12)}),
         ("map<timestamp_ntz,int>", [(datetime(2026, 1, 31, 12, tzinfo=UTC), 1)]),
         ("map<string,timestamp>", [("a",)]),
+        ("map<string,int>", {"a": 1.5}),
         ("struct<t:timestamp_ntz>", {"t": datetime(2026, 1, 31, 12, tzinfo=UTC)}),
         ("timestamp_ntz", datetime(2026, 1, 31, 12, tzinfo=UTC)),
         ("date", datetime(2026, 1, 31, 23, tzinfo=UTC)),

@@ -8,7 +8,7 @@ the extra `tools`.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from datetime import datetime, time
 from decimal import Decimal
 from numbers import Real
@@ -105,12 +105,10 @@ def scalar_of(shown: object, kind: Any) -> Any:
     """
     if pa.types.is_duration(kind) and isinstance(shown, (str, *_NUMBERS)):
         return pa.scalar(_microseconds(shown), kind)
-    if has_wrong_zone(shown, kind):
-        # Arrow would take the one for UTC, and for the other the wall clock of UTC.
-        raise ValueError("a time has an offset, and a time without a zone has none")
     if not isinstance(shown, str) or pa.types.is_string(kind):
-        if would_be_cut(shown, kind):
-            raise ValueError(f"{shown!r} does not fit without a part of it")
+        why = misfit(shown, kind)
+        if why is not None:
+            raise ValueError(why)
         return pa.scalar(shown, kind)
     if pa.types.is_time(kind):
         return pa.scalar(time.fromisoformat(shown), kind)
@@ -137,17 +135,51 @@ def list_of(shown: object, kind: Any) -> Any:
     return pa.ListArray.from_arrays(pa.array([0, len(values)], pa.int32()), values)[0]
 
 
-def would_be_cut(value: Any, kind: Any) -> bool:
-    """Whether `kind` is a type without a part of the value, at any depth: without a fraction, a
-    time of the day, or nanoseconds. Arrow leaves that part out in silence.
+def misfit(value: Any, kind: Any) -> str | None:
+    """Return why a value is none of the type `kind`, where Arrow takes it in silence; else None.
+
+    Arrow leaves out a fraction, a time of the day, or nanoseconds, if the type has none. It takes a
+    time without an offset for UTC, and for a type without a zone the wall clock of UTC.
     """
+    if value is None or isinstance(value, (str, int)):
+        return None
+    return next(filter(None, (_leaf_misfit(*leaf) for leaf in _leaves(value, kind))), None)
+
+
+def _leaves(value: Any, kind: Any) -> Iterator[tuple[Any, Any]]:
+    """Yield the values that a value consists of, each with its type."""
     if isinstance(value, list | tuple) and pa.types.is_list(kind):
-        return any(would_be_cut(one, kind.value_type) for one in value)
-    if isinstance(value, Mapping) and pa.types.is_struct(kind):
-        return any(would_be_cut(value.get(field.name), field.type) for field in kind)
-    if isinstance(value, datetime):
-        finer = getattr(value, "nanosecond", 0) != 0  # of pandas
-        return finer or (pa.types.is_date(kind) and value.time() != time())
+        for one in value:
+            yield from _leaves(one, kind.value_type)
+    elif isinstance(value, list | tuple | Mapping) and pa.types.is_map(kind):
+        # Arrow takes a dictionary, or a list of pairs.
+        for key, item in value.items() if isinstance(value, Mapping) else value:
+            yield from _leaves(key, kind.key_type)
+            yield from _leaves(item, kind.item_type)
+    elif isinstance(value, Mapping) and pa.types.is_struct(kind):
+        for field in kind:
+            yield from _leaves(value.get(field.name), field.type)
+    else:
+        yield value, kind
+
+
+def _leaf_misfit(value: Any, kind: Any) -> str | None:
+    cut = f"{value!r} does not fit without a part of it"
+    if not isinstance(value, datetime):
+        return cut if _is_cut(value, kind) else None
+    if pa.types.is_date(kind):
+        wrong_zone, is_cut = value.tzinfo is not None, value.time() != time()
+    else:
+        wrong_zone = pa.types.is_timestamp(kind) and (value.tzinfo is None) != (kind.tz is None)
+        is_cut = False
+    if wrong_zone:
+        return "a time has an offset, and a time without a zone has none"
+    is_finer = getattr(value, "nanosecond", 0) != 0  # of pandas
+    return cut if is_cut or is_finer else None
+
+
+def _is_cut(value: Any, kind: Any) -> bool:
+    """Whether a value is a number with a fraction, and `kind` a type without."""
     if not isinstance(value, _NUMBERS) or isinstance(value, int):
         return False
     if pa.types.is_floating(kind) or pa.types.is_decimal(kind):
@@ -156,27 +188,6 @@ def would_be_cut(value: Any, kind: Any) -> bool:
         return bool(value != int(value))
     except (ValueError, OverflowError):  # NaN, infinity
         return True
-
-
-def has_wrong_zone(value: object, kind: Any) -> bool:
-    """Whether a value is a time with an offset, and `kind` a type of times without a zone, or the
-    other way round; at any depth.
-    """
-    if isinstance(value, list | tuple) and pa.types.is_list(kind):
-        return any(has_wrong_zone(one, kind.value_type) for one in value)
-    if isinstance(value, list | tuple | Mapping) and pa.types.is_map(kind):
-        # Arrow takes a dictionary, or a list of pairs.
-        return any(
-            has_wrong_zone(key, kind.key_type) or has_wrong_zone(item, kind.item_type)
-            for key, item in (value.items() if isinstance(value, Mapping) else value)
-        )
-    if isinstance(value, Mapping) and pa.types.is_struct(kind):
-        return any(has_wrong_zone(value.get(field.name), field.type) for field in kind)
-    if not isinstance(value, datetime):
-        return False
-    if pa.types.is_date(kind):
-        return value.tzinfo is not None
-    return pa.types.is_timestamp(kind) and (value.tzinfo is None) != (kind.tz is None)
 
 
 def _microseconds(seconds: object) -> int:

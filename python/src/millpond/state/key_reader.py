@@ -32,7 +32,7 @@ from millpond.model.partition_keys import ONE_ZERO_OPERATORS, TRANSFORM_WITH_STA
 from millpond.query.image import operator_info
 from millpond.rows.hashing import groups_of
 from millpond.rows.nested import as_grouped
-from millpond.rows.readable import has_wrong_zone, would_be_cut
+from millpond.rows.readable import misfit
 from millpond.spark.state_schemas import FamilySchema
 from millpond.spark.types import Atom, SparkType, Struct
 from millpond.state.codec import check_supported, split_lists
@@ -396,7 +396,7 @@ class KeyReader:
         apart = (
             (pa.types.is_binary(kind) and True in texts)
             or pa.types.is_duration(kind)
-            or any(has_wrong_zone(value, kind) or would_be_cut(value, kind) for value in values)
+            or any(misfit(value, kind) for value in values)
         )
         try:
             if apart or len(texts) > 1:
