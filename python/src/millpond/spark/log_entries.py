@@ -143,8 +143,7 @@ class OperatorInfo:
 def parse_offsets(text: str, batch: int) -> OffsetEntry:
     """Parse `offsets/<batch>`. Raises: FormatError."""
     key = layout.offsets_key(batch)
-    lines = _lines(text, key, _OFFSET_LOG_VERSIONS)
-    metadata = _json_object(lines[1], key) if len(lines) > 1 and lines[1].strip() else {}
+    lines, metadata = _entry(text, key, _OFFSET_LOG_VERSIONS)
     if "nextBatchWatermarkMs" in metadata:
         raise damaged_log(key, "an entry of the commit log")
     conf = metadata.get("conf", {})
@@ -163,8 +162,7 @@ def parse_offsets(text: str, batch: int) -> OffsetEntry:
 def parse_commit(text: str, batch: int) -> CommitEntry:
     """Parse `commits/<batch>`. Raises: FormatError."""
     key = layout.commits_key(batch)
-    lines = _lines(text, key, _COMMIT_LOG_VERSIONS)
-    metadata = _json_object(lines[1], key) if len(lines) > 1 and lines[1].strip() else {}
+    lines, metadata = _entry(text, key, _COMMIT_LOG_VERSIONS)
     if "batchWatermarkMs" in metadata:
         raise damaged_log(key, "an entry of the offset log")
     raw = metadata.get("stateUniqueIds")
@@ -216,6 +214,12 @@ def parse_operator_metadata(text: str, key: str) -> OperatorInfo:
         )
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise damaged_log(key, "not the operator metadata that Spark writes") from error
+
+
+def _entry(text: str, key: str, versions: tuple[str, ...]) -> tuple[list[str], dict[str, Any]]:
+    """Return all lines of an entry of a log, and the JSON of its second one."""
+    lines = _lines(text, key, versions)
+    return lines, _json_object(lines[1], key) if len(lines) > 1 and lines[1].strip() else {}
 
 
 def _lines(text: str, key: str, versions: tuple[str, ...]) -> list[str]:

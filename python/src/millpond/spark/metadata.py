@@ -29,7 +29,7 @@ from millpond.storage.place import query_id_of
 
 LEFT_OUT = "millpond.leftOut"  # a conf that Spark ignores
 PROVIDER_CLASS = "spark.sql.streaming.stateStore.providerClass"
-ENCODING_FORMAT = "spark.sql.streaming.stateStore.encodingFormat"
+_ENCODING_FORMAT = "spark.sql.streaming.stateStore.encodingFormat"
 
 T = TypeVar("T")
 
@@ -140,6 +140,11 @@ class SparkMetadata:
             if entry is not None and entry.partitions is not None
             else self.partitions
         )
+
+
+def is_avro(conf: Mapping[str, str]) -> bool:
+    """Return whether the confs that an offset entry pins say that Spark writes state as Avro."""
+    return conf.get(_ENCODING_FORMAT, "").lower() == "avro"
 
 
 def read_spark_metadata(

@@ -19,7 +19,7 @@ from millpond.spark.log_edit import (
     offsets_with_conf,
 )
 from millpond.spark.log_entries import SHUFFLE_PARTITIONS, OperatorInfo, parse_offsets
-from millpond.spark.metadata import ENCODING_FORMAT, PROVIDER_CLASS
+from millpond.spark.metadata import PROVIDER_CLASS, is_avro
 from millpond.spark.state_schemas import FamilyText
 from millpond.spark.uris import uri_below
 
@@ -105,9 +105,7 @@ def request(
         if (name.startswith(_STORE_CONF) and name != PROVIDER_CLASS) or name == SHUFFLE_PARTITIONS
     }
     stores = [
-        _store(
-            image, op, store, source.root, avro=pinned.get(ENCODING_FORMAT, "").lower() == "avro"
-        )
+        _store(image, op, store, source.root, avro=is_avro(pinned))
         for op in image.operators
         for store in op.stores
     ]

@@ -25,7 +25,7 @@ from millpond.query import image as images
 from millpond.query.image import Image
 from millpond.spark.job import JobOperator, new_session, operators, sources
 from millpond.spark.job_script import JobQuery, chosen, load
-from millpond.spark.metadata import ENCODING_FORMAT
+from millpond.spark.metadata import is_avro
 from millpond.spark.uris import uri_below
 from millpond.storage import LocalStorage
 
@@ -222,7 +222,7 @@ def fit_job(
         allow_new=allow_new,
         confirmed=confirmed,
     )
-    by_name = pinned.get(ENCODING_FORMAT, "").lower() == "avro"
+    by_name = is_avro(pinned)
     return Fit(
         meant=meant,
         numbers=numbers,
