@@ -206,16 +206,10 @@ def _kafka_fetched() -> bool:
 
 
 def _begun(out: Path | None, host: dict[str, Any]) -> dict[str, Any]:
-    """Return results to add to; each cell has the commit and the time of its own, and whether
-    there were changes.
-    """
+    """Return results to add to."""
     if out is None or not out.exists():
         return host | {"cells": {}}
     found: dict[str, Any] = json.loads(out.read_text())
-    for kept in found["cells"].values():
-        kept.setdefault("commit", found["commit"])
-        kept.setdefault("time_utc", found["time_utc"])
-        kept.setdefault("dirty", found["dirty"])
     return found
 
 
@@ -225,8 +219,9 @@ def _kept(results: dict[str, Any], what: Cell, host: Mapping[str, Any], out: Pat
     Raises: BenchError: it was measured with other times.
     """
     new = {"cell": asdict(what), "contenders": {}}
-    new |= {name: host[name] for name in ("commit", "time_utc", "dirty")}
+    new |= {name: host[name] for name in bench_latency_report.RUN}
     kept = results["cells"].get(what.name, new)
+    kept |= bench_latency_report.run_of(results, kept)
     if kept["cell"] != new["cell"]:
         raise BenchError(f"{out} has {what.name} with other times: name another file by --out")
     if kept["commit"] != new["commit"]:

@@ -20,6 +20,7 @@ LABELS = {
     STATELESS: "Spark, no state",
     FLINK: "Flink, RocksDB",
 }
+RUN = ("commit", "time_utc", "dirty")  # what tells of which run a cell is
 _WITHOUT_COMMITS = (STATELESS, FLINK)  # these commit no state
 _PAGE = REPOSITORY / "docs" / "benchmarks-latency.md"
 _IMAGES = REPOSITORY / "docs" / "img"
@@ -37,7 +38,7 @@ def title(cell: Mapping[str, Any]) -> str:
 
 def tables(results: Mapping[str, Any], *, goals: bool) -> str:
     """Return the figures as Markdown: a section for each source, then the commits and the goals."""
-    cells = sorted(results["cells"].values(), key=_order)
+    cells = _cells(results)
     parts = []
     for source, head in _SOURCES.items():
         mine = [c for c in cells if c["cell"]["source"] == source]
@@ -51,10 +52,22 @@ def tables(results: Mapping[str, Any], *, goals: bool) -> str:
     return "\n\n".join(parts)
 
 
-def _order(cell: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Return the place of a cell: a grid that is measured in parts is shown as one."""
-    what = cell["cell"]
-    return tuple(_SOURCES).index(what["source"]), what["query"], -what["rate"], -what["keys"]
+def _cells(results: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """Return the cells in the order of the grid: one that is measured in parts is shown as one."""
+
+    def place(cell: Mapping[str, Any]) -> tuple[Any, ...]:
+        what = cell["cell"]
+        return tuple(_SOURCES).index(what["source"]), what["query"], -what["rate"], -what["keys"]
+
+    return sorted(results["cells"].values(), key=place)
+
+
+def run_of(results: Mapping[str, Any], cell: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the commit and the time of a cell, and whether there were changes.
+
+    A file of old has these for all of its cells at once.
+    """
+    return {name: cell.get(name, results.get(name)) for name in RUN}
 
 
 def _contenders(cell: Mapping[str, Any]) -> list[str]:
@@ -114,13 +127,13 @@ def _met(cell: Mapping[str, Any], asked: Figure) -> str:
 
 def _where(results: Mapping[str, Any], source: Path) -> str:
     host, versions = results["host"], results["versions"]
-    cells = [c["cell"] for c in results["cells"].values()]
+    cells = [c["cell"] for c in _cells(results)]
     spans = " or ".join(sorted({str(c["seconds"]) for c in cells}, key=int))
     triggers = " or ".join(sorted({str(c["trigger_s"]) for c in cells}, key=int))
     warmups = " or ".join(sorted({str(c["warmup_s"]) for c in cells}, key=int))
     runs: dict[str, list[str]] = {}
     for cell in results["cells"].values():
-        one = {**results, **cell}
+        one = run_of(results, cell)
         commit = f"`{one['commit'][:12]}`{' with changes' if one['dirty'] else ''}"
         runs.setdefault(commit, []).append(one["time_utc"])
     measured = ", ".join(
@@ -146,7 +159,7 @@ def write(results: Mapping[str, Any], source: Path) -> None:
     charts = {
         name: bench_latency_chart.svg(head, mine, title, LABELS)
         for name, head in _SOURCES.items()
-        if (mine := [c for c in results["cells"].values() if c["cell"]["source"] == name])
+        if (mine := [c for c in _cells(results) if c["cell"]["source"] == name])
     }
     bench_env.replace_generated(_PAGE, _BEGIN, _END, text)
     for name, chart in charts.items():
