@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import date, datetime, timedelta, timezone
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -110,9 +111,9 @@ def test_a_fraction_is_no_whole_number(tmp_path: Path) -> None:
                 assert state.get({"k": same}) == [row]
             for other in (number + 0.5, Decimal(number) + Decimal("0.1"), np.float64(number + 0.5)):
                 for refused in (
-                    lambda: state.get({"k": other}),  # noqa: B023
-                    lambda: millpond.read_state(built.root, keys={"k": other}),  # noqa: B023
-                    lambda: millpond.erase([built.root], key={"k": other}),  # noqa: B023
+                    partial(state.get, {"k": other}),
+                    partial(millpond.read_state, built.root, keys={"k": other}),
+                    partial(millpond.erase, [built.root], key={"k": other}),
                 ):
                     with pytest.raises(InvalidInputError, match="key column 'k' is int64"):
                         refused()
