@@ -214,7 +214,8 @@ def _begun(out: Path | None, host: dict[str, Any]) -> dict[str, Any]:
 
 
 def _kept(results: dict[str, Any], what: Cell, host: Mapping[str, Any], out: Path) -> Any:
-    """Return a cell's results to add to, empty if those that are there are of another commit.
+    """Return a cell's results to add to, empty if those that are there are of another commit or
+    machine.
 
     Raises: BenchError: it was measured with other times.
     """
@@ -224,7 +225,7 @@ def _kept(results: dict[str, Any], what: Cell, host: Mapping[str, Any], out: Pat
     kept |= bench_latency_report.run_of(results, kept)
     if kept["cell"] != new["cell"]:
         raise BenchError(f"{out} has {what.name} with other times: name another file by --out")
-    if kept["commit"] != new["commit"]:
+    if (kept["commit"], kept["host"]["cpu"]) != (new["commit"], new["host"]["cpu"]):
         kept = new
     kept["dirty"] = kept["dirty"] or new["dirty"]
     results["cells"][what.name] = kept

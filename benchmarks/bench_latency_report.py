@@ -20,7 +20,7 @@ LABELS = {
     STATELESS: "Spark, no state",
     FLINK: "Flink, RocksDB",
 }
-RUN = ("commit", "time_utc", "dirty")  # what tells of which run a cell is
+RUN = ("commit", "time_utc", "dirty", "host")  # what tells of which run a cell is
 _WITHOUT_COMMITS = (STATELESS, FLINK)  # these commit no state
 _PAGE = REPOSITORY / "docs" / "benchmarks-latency.md"
 _IMAGES = REPOSITORY / "docs" / "img"
@@ -63,9 +63,9 @@ def _cells(results: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def run_of(results: Mapping[str, Any], cell: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the commit and the time of a cell, and whether there were changes.
+    """Return the commit, the time and the machine of a cell, and whether there were changes.
 
-    A file of old has these for all of its cells at once.
+    A file of old has some of these for all of its cells at once.
     """
     return {name: cell.get(name, results.get(name)) for name in RUN}
 
@@ -126,7 +126,7 @@ def _met(cell: Mapping[str, Any], asked: Figure) -> str:
 
 
 def _where(results: Mapping[str, Any], source: Path) -> str:
-    host, versions = results["host"], results["versions"]
+    versions = results["versions"]
     cells = [c["cell"] for c in _cells(results)]
     spans = " or ".join(sorted({str(c["seconds"]) for c in cells}, key=int))
     triggers = " or ".join(sorted({str(c["trigger_s"]) for c in cells}, key=int))
@@ -134,16 +134,19 @@ def _where(results: Mapping[str, Any], source: Path) -> str:
     runs: dict[str, list[str]] = {}
     for cell in results["cells"].values():
         one = run_of(results, cell)
-        commit = f"`{one['commit'][:12]}`{' with changes' if one['dirty'] else ''}"
-        runs.setdefault(commit, []).append(one["time_utc"])
-    measured = ", ".join(
-        f"{len(at)} cell{'s' if len(at) > 1 else ''} from {min(at)} on at commit {commit}"
-        for commit, at in sorted(runs.items(), key=lambda run: min(run[1]))
+        host = one["host"]
+        changed = " with changes" if one["dirty"] else ""
+        where = (
+            f"commit `{one['commit'][:12]}`{changed}, {host['cores']} cores of {host['cpu']},"
+            f" {host['memory_bytes'] / 2**30:.0f} GiB, {host['file_system']}"
+        )
+        runs.setdefault(where, []).append(one["time_utc"])
+    measured = "; ".join(
+        f"{len(at)} cell{'s' if len(at) > 1 else ''} from {min(at)} on at {where}"
+        for where, at in sorted(runs.items(), key=lambda run: min(run[1]))
     )
     text = (
-        f"Measured: {measured}; {host['cores']} cores of {host['cpu']},"
-        f" {host['memory_bytes'] / 2**30:.0f} GiB, {host['file_system']}; Spark"
-        f" {versions['spark']}, {versions['java']}."
+        f"Measured: {measured}. Spark {versions['spark']}, {versions['java']}."
         f" {spans} seconds of each cell are measured, after {warmups} seconds that do not count;"
         f" a batch takes {triggers} seconds. One process each. "
     )

@@ -99,27 +99,33 @@ def test_tables_say_what_is_missed() -> None:
     assert sum("Flink" in line for line in lines) == 1
 
 
-def test_each_cell_says_of_which_commit_it_is() -> None:
-    """A file gets cells of a later commit. Whether there were changes was told by the first run."""
+def test_each_cell_says_of_which_run_it_is() -> None:
+    """A file gets cells of a later commit, measured on another machine. Whether there were changes
+    was told by the first run.
+    """
     first, second = (
         bench_latency.cell(name, seconds=9, trigger_s=3) for name in bench_latency.FULL[:2]
     )
     results: dict[str, Any] = {"cells": {}}
+    machine = {"cores": 2, "cpu": "one", "memory_bytes": 1 << 30, "file_system": "ext4"}
+    other = machine | {"cpu": "two"}
+    told: dict[str, Any] = {}
     for commit, dirty, cell in (("a", False, first), ("b", True, second), ("b", False, second)):
-        host = {"commit": commit * 40, "time_utc": f"2026-01-0{len(results['cells']) + 1}"}
-        kept = bench_latency._kept(results, cell, host | {"dirty": dirty}, Path("results"))
+        told = {"commit": commit * 40, "time_utc": f"2026-01-0{len(results['cells']) + 1}"}
+        told |= {"dirty": dirty, "host": machine if cell is first else other}
+        kept = bench_latency._kept(results, cell, told, Path("results"))
         kept["contenders"] |= {str(dirty): {}}
     assert [*results["cells"][second.name]["contenders"]] == ["True", "False"]
-    machine = {"cores": 2, "cpu": "one", "memory_bytes": 1 << 30, "file_system": "ext4"}
-    results |= {"commit": "a" * 40, "dirty": False, "time_utc": "2026-01-01", "host": machine}
     results["versions"] = {"spark": "4.3.0", "java": "17"}
     text = " ".join(bench_latency_report._where(results, Path("results")).split())
     assert text.startswith(
-        "Measured: 1 cell from 2026-01-01 on at commit `aaaaaaaaaaaa`, 1 cell from 2026-01-02 on at"
-        " commit `bbbbbbbbbbbb` with changes; 2 cores of one"
+        "Measured: 1 cell from 2026-01-01 on at commit `aaaaaaaaaaaa`, 2 cores of one, 1 GiB, ext4;"
+        " 1 cell from 2026-01-02 on at commit `bbbbbbbbbbbb` with changes, 2 cores of two, 1 GiB,"
     )
-    again = {"commit": "c" * 40, "time_utc": "2026-01-03", "dirty": False}
-    assert not bench_latency._kept(results, second, again, Path("results"))["contenders"]
+    for other_run in ({"commit": "c" * 40}, {"host": machine}):
+        again = bench_latency._kept(results, second, told | other_run, Path("results"))
+        assert not again["contenders"]
+        again["contenders"] |= {"again": {}}
 
 
 def test_the_chart_has_two_lines_for_each_contender() -> None:
