@@ -224,6 +224,13 @@ def test_flink_has_columns_beside_sparks_stores() -> None:
     assert bench_nexmark_report.disagreements(results) == []
 
 
+def test_without_sparks_stores_the_chart_is_relative_to_flink() -> None:
+    results = _results()
+    results["cells"]["memory/q3"]["contenders"] = {OURS: _raw([250, 250]), "flink-rocksdb": _FLINK}
+    drawn = bench_nexmark_report.chart(results, "memory")
+    assert "times those of Flink, RocksDB" in drawn and "2.0x  (32 000 events/s)" in drawn
+
+
 def test_flink_runs_every_query_and_its_tables_have_all_columns() -> None:
     assert FLINKS_QUERIES.keys() == QUERIES.keys()
     assert all(bench_nexmark.runs(flink, query) for flink in FLINKS for query in QUERIES)

@@ -174,11 +174,16 @@ def test_every_setting_that_is_published_has_its_place_on_the_page() -> None:
 
 
 def test_the_default_number_of_events_has_a_place_of_its_own() -> None:
-    few = {"plan": {"events": 1_000_000}}
-    many = {"plan": {"events": EVENTS}}
+    cell = {"setting": "memory", "query": "q18", "contenders": {"rocksdb-changelog": {}}}
+    few: dict[str, Any] = {"plan": {"events": 1_000_000}, "cells": {"memory/q18": cell}}
+    many: dict[str, Any] = {"plan": {"events": EVENTS}, "cells": {"memory/q18": cell}}
     assert bench_nexmark_report.section(few, "memory") == "memory"
     assert bench_nexmark_report.section(many, "memory") == "large"
     assert bench_nexmark_report.section(many, "budget") == "budget"
+    flinks = cell | {"contenders": {"millpond": {}, "flink-heap": {}}}
+    assert bench_nexmark_report.section(many | {"cells": {"q18": flinks}}, "memory") == (
+        "large-flink"
+    )
 
 
 def test_flink_starts_from_its_last_complete_checkpoint(tmp_path: Path) -> None:
