@@ -97,6 +97,16 @@ def one(value: Any, kind: Any) -> Any:
         (dt.date(2020, 1, 2), pa.date32(), Atom("timestamp")),
         ([1], pa.list_(pa.int64()), LONG),
         (1, pa.int64(), Array(LONG)),
+        (1_700_000_000, pa.int64(), Atom("timestamp")),
+        (1_700_000_000, pa.int64(), Atom("timestamp_ntz")),
+        (20_000, pa.int32(), Atom("date")),
+        (3_600, pa.int64(), Atom("time")),
+        (3_600, pa.int64(), Atom("day_time_interval")),
+        # Spark counts milliseconds, for one in `ttlExpirationMs`; Arrow would give microseconds.
+        (dt.datetime(2020, 1, 2), pa.timestamp("us"), LONG),
+        (0, pa.timestamp("ns", "UTC"), LONG),
+        (dt.date(2020, 1, 2), pa.date32(), Atom("integer")),
+        (dt.timedelta(hours=1), pa.duration("us"), LONG),
     ],
 )
 def test_no_value_is_changed(value: Any, kind: Any, wanted: Any) -> None:

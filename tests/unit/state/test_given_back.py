@@ -92,6 +92,13 @@ class _Finer(datetime):
         ("date", 1.5),
         ("year_month_interval", float("nan")),
         ("byte", float("inf")),
+        ("date", 20_000),
+        ("timestamp", 1_700_000_000),
+        ("timestamp", True),
+        ("timestamp", np.int64(1_700_000_000)),
+        ("timestamp", 1_700_000_000.0),
+        ("timestamp_ntz", Decimal(1_700_000_000)),
+        ("time", 3_600),
     ],
 )
 def test_what_is_none_is_refused(name: str, value: object) -> None:
@@ -119,6 +126,13 @@ def test_a_fraction_is_no_whole_number(tmp_path: Path) -> None:
                         refused()
     with pytest.raises(InvalidInputError):
         key_value(Struct((Field("k", Array(Atom("long"))),)), "k", [1.5], {})
+
+
+@pytest.mark.parametrize("name", ["timestamp", "day_time_interval"])
+def test_a_number_among_times_is_none(name: str) -> None:
+    """Arrow would take it for microseconds."""
+    with pytest.raises(InvalidInputError):
+        key_value(Struct((Field("k", Array(Atom(name))),)), "k", [5], {})
 
 
 class _Builder(DistinctBuilder):
@@ -173,6 +187,22 @@ def test_days_that_the_older_calendar_skips_are_keys(tmp_path: Path) -> None:
     assert millpond.erase([built.root], key={"k": skipped[0]}).places[0].rows == 1
     left = [row["key"]["k"] for row in millpond.read_state(built.root).to_pylist()]
     assert sorted(left) == sorted(day for day in days if day != skipped[0])
+
+
+def test_a_number_is_no_day(tmp_path: Path) -> None:
+    """Arrow would take it for days since 1970, or for microseconds. An erasure of seconds would
+    find nothing, and say that the key is gone.
+    """
+    built = _Days(tmp_path / "query").build(snapshots=())
+    days = (date(1582, 10, 4) - date(1970, 1, 1)).days
+    with millpond.lookup(built.root) as state:
+        for keys in ([{"k": days}], [{"k": days}, {"k": days + 1}]):
+            with pytest.raises(InvalidInputError, match="key column 'k' is date32"):
+                state.table(keys)
+    with pytest.raises(InvalidInputError):
+        millpond.read_state(built.root, keys={"k": days})
+    with pytest.raises(InvalidInputError):
+        millpond.erase([built.root], key={"k": days})
 
 
 class _Times(DistinctBuilder):

@@ -123,12 +123,8 @@ def _map(array: Any, target: Any, name: str) -> Any:
 
 
 def _leaf(array: Any, target: Any, name: str) -> Any:
-    if _has_time(array.type) and _has_time(target) and array.null_count < len(array):
-        # Arrow would take the wall clock of UTC, and that comes back equal.
-        if _has_zone(array.type) and not _has_zone(target):
-            raise _refused(name, array.type, target, "nobody can know whose clock is meant")
-        if _has_zone(target) and not _has_zone(array.type):
-            raise _refused(name, array.type, target, "nobody can know of which zone it is")
+    if array.null_count < len(array) and (why := _unclear(array.type, target)):
+        raise _refused(name, array.type, target, why)
     try:
         cast = array.cast(target, safe=True)
         back = cast.cast(array.type, safe=False)
@@ -142,6 +138,25 @@ def _leaf(array: Any, target: Any, name: str) -> Any:
     if same.false_count:
         raise _refused(name, array.type, target, f"{same.false_count} values would be changed")
     return cast
+
+
+def _unclear(kind: Any, target: Any) -> str:
+    """Return what nobody can know of values of `kind` that are to be of `target`; "" if all is
+    clear. Arrow takes them in silence, and they come back equal.
+    """
+    if any(_is_number(a) and pa.types.is_temporal(b) for a, b in ((kind, target), (target, kind))):
+        return "nobody can know of which unit the number is"
+    if not (_has_time(kind) and _has_time(target)) or _has_zone(kind) == _has_zone(target):
+        return ""
+    if _has_zone(kind):
+        return "nobody can know whose clock is meant"
+    return "nobody can know of which zone it is"
+
+
+def _is_number(kind: Any) -> bool:
+    return bool(
+        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
+    )
 
 
 def _has_time(kind: Any) -> bool:

@@ -139,9 +139,12 @@ def misfit(value: Any, kind: Any) -> str | None:
     """Return why a value is none of the type `kind`, where Arrow takes it in silence; else None.
 
     Arrow leaves out a fraction, a time of the day, or nanoseconds, if the type has none. It takes a
-    time without an offset for UTC, and for a type without a zone the wall clock of UTC.
+    time without an offset for UTC, and for a type without a zone the wall clock of UTC. It takes a
+    number for the days, micro- or nanoseconds since 1970, whichever the type counts.
     """
-    if value is None or isinstance(value, (str, int)):
+    if value is None or isinstance(value, str):
+        return None
+    if isinstance(value, int) and not pa.types.is_temporal(kind):
         return None
     return next(filter(None, (_leaf_misfit(*leaf) for leaf in _leaves(value, kind))), None)
 
@@ -165,6 +168,8 @@ def _leaves(value: Any, kind: Any) -> Iterator[tuple[Any, Any]]:
 
 def _leaf_misfit(value: Any, kind: Any) -> str | None:
     cut = f"{value!r} does not fit without a part of it"
+    if isinstance(value, _NUMBERS) and pa.types.is_temporal(kind):
+        return f"nobody can know of which unit {value!r} is"
     if not isinstance(value, datetime):
         return cut if _is_cut(value, kind) else None
     if pa.types.is_date(kind):
