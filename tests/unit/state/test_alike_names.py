@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import millpond
 from millpond.errors import InvalidInputError
+from millpond.rows.arrow_types import struct_type
 from millpond.spark.types import Atom, Field, Struct
+from millpond.state.tables import Filter
 from tests.checkpoints import CheckpointBuilder
 from tests.row_checkpoints import DistinctBuilder
 
@@ -41,6 +45,31 @@ def test_each_column_counts(built: CheckpointBuilder) -> None:
         assert [row["key"] for row in state.get(flat)] == [shown[0]]
         for name in flat:
             assert state.get({**flat, name: 777}) == [], name
+
+
+def test_a_column_that_is_given_twice(built: CheckpointBuilder) -> None:
+    """The last value would count, in silence."""
+    n = millpond.read_state(built.root).to_pylist()[0]["key"]["k"]
+    key: dict[str, Any] = {"k": n, "k_2": -n, "s": {"x": n + 1, "x_2": n + 2}, "s.x": 7}
+    with millpond.lookup(built.root) as state:
+        for refused in (
+            partial(state.get, key),
+            partial(millpond.read_state, built.root, keys=key),
+            partial(millpond.erase, [built.root], key=key, dry_run=True),
+        ):
+            with pytest.raises(InvalidInputError, match=r"column 's\.x' twice"):
+                refused()
+
+
+def test_a_column_of_a_join_that_is_given_by_both_names() -> None:
+    stored = Struct((Field("field0", Atom("long")), Field("field1", Atom("long"))))
+    shown = {"field0": "id"}
+    keys = pa.array([{"field0": 1, "field1": 2}, {"field0": 1, "field1": 3}], struct_type(stored))
+    for name in ("id", "field0"):
+        chosen = Filter({name: 1, "field1": 3}, stored, shown)
+        assert chosen.mask(keys).to_pylist() == [False, True]
+    with pytest.raises(InvalidInputError, match="column 'field0' twice"):
+        Filter({"id": 1, "field0": 2}, stored, shown)
 
 
 def test_a_column_that_is_left_out(built: CheckpointBuilder) -> None:

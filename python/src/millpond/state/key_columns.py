@@ -5,11 +5,12 @@ Needs the extra `tools`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
 
+from millpond.errors import ErrorKind, InvalidInputError
 from millpond.rows.arrow_types import struct_type
 from millpond.spark.types import Struct
 from millpond.state.lookups import Key
@@ -35,6 +36,36 @@ def first_name(place: str, names: Iterable[str]) -> tuple[str, str]:
         return top, rest
     top = max(fitting, key=len)
     return top, place[len(top) + 1 :]
+
+
+def places_of(key: Key, columns: Sequence[str], shown: Mapping[str, str]) -> dict[str, object]:
+    """Return the values of a key by place: the stored name of a column, nested with dots.
+
+    Args:
+        columns: the stored names.
+        shown: names of columns for the user, by stored names.
+    Raises: InvalidInputError: INVALID_ARGUMENT: a column is given twice, by two of its names.
+    """
+    places: dict[str, object] = {}
+    names = [*columns, *shown.values()]
+    for name, value in leaves(key):
+        top, rest = first_name(name, names)
+        if top not in columns:  # a stored name, or one for the user
+            top = next((old for old, new in shown.items() if new == top), top)
+        place = f"{top}.{rest}" if rest else top
+        if place in places:
+            raise given_twice(name)
+        places[place] = value
+    return places
+
+
+def given_twice(name: str) -> InvalidInputError:
+    """Return the error for a key that gives the column `name` by two of its names."""
+    return InvalidInputError(
+        f"the key gives column {name!r} twice, once by another name",
+        kind=ErrorKind.INVALID_ARGUMENT,
+        hint="Give each column once, by the name that `millpond state list` shows.",
+    )
 
 
 def path_of(kind: Any, place: str) -> list[str] | None:

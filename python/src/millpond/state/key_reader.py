@@ -40,7 +40,7 @@ from millpond.state.encoding import encode_keys, encode_prefixes, sorted_by
 from millpond.state.glancing import telling_more
 from millpond.state.join_columns import join_columns
 from millpond.state.join_counts import counted_by, enough_columns
-from millpond.state.key_columns import first_name, leaves, names_of, rows_of_columns
+from millpond.state.key_columns import first_name, names_of, places_of, rows_of_columns
 from millpond.state.key_examples import columns_text, key_hint
 from millpond.state.lookups import Key
 from millpond.state.open_stores import OpenStores
@@ -355,16 +355,8 @@ class KeyReader:
             return call(again.reader)
 
     def _places(self, key: Key) -> dict[str, Any]:
-        """Return the values of a key by place: the stored name of a column, nested with dots."""
-        given = {}
-        columns = self._selection.schema.key.distinct_names
-        names = [*columns, *self.shown.values()]
-        for name, value in leaves(key):
-            top, rest = first_name(name, names)
-            if top not in columns:  # a stored name, or one for the user
-                top = next((old for old, new in self.shown.items() if new == top), top)
-            given[f"{top}.{rest}" if rest else top] = value
-        return given
+        """Return the values of a key by place. Raises: as `places_of`."""
+        return places_of(key, self._selection.schema.key.distinct_names, self.shown)
 
     def _array(self, keys: list[dict[str, Any]]) -> tuple[Any, Struct]:
         """Return keys as a `pyarrow.StructArray`, and its columns: all, or the first ones."""

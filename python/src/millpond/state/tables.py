@@ -33,7 +33,7 @@ from millpond.state.codec import (
     split_lists,
 )
 from millpond.state.join_columns import join_columns
-from millpond.state.key_columns import leaves, path_of
+from millpond.state.key_columns import path_of, places_of
 from millpond.state.key_examples import key_hint
 from millpond.state.read_state import Keys
 from millpond.state.selection import Selection, open_state, select
@@ -366,27 +366,22 @@ class Filter:
     """Decides which rows have one of the wanted keys."""
 
     def __init__(self, keys: Keys, schema: Struct, names: Mapping[str, str] | None = None) -> None:
-        # A join's own column names, to those that are stored.
-        self._stored = {new: old for old, new in (names or {}).items()}
         self._schema = schema
         self._encoded: Any = None
         self._alternatives: list[dict[str, Any]] = []
+        shown = names or {}  # a join's own column names, by those that are stored
         if isinstance(keys, pa.Table | pa.RecordBatch):
-            keys = keys.rename_columns([self._stored.get(n, n) for n in keys.schema.names])
+            stored = {new: old for old, new in shown.items()}
+            keys = keys.rename_columns([stored.get(n, n) for n in keys.schema.names])
             batch = keys.combine_chunks().to_batches() if isinstance(keys, pa.Table) else [keys]
             rows = [_grouped_bytes(part, schema) for part in batch]
             self._encoded = pa.concat_arrays(rows) if rows else pa.array([], pa.binary())
             return
         for wanted in [keys] if isinstance(keys, Mapping) else keys:
+            places = places_of(wanted, schema.distinct_names, shown)
             self._alternatives.append(
-                {
-                    self._stored.get(name, name): self._scalar(self._stored.get(name, name), value)
-                    for name, value in leaves(wanted)
-                }
+                {at: key_value(schema, at, value, shown) for at, value in places.items()}
             )
-
-    def _scalar(self, name: str, value: object) -> Any:
-        return key_value(self._schema, name, value, {old: new for new, old in self._stored.items()})
 
     def mask(self, keys: Any) -> Any:
         """Return a bool for each key."""

@@ -23,7 +23,7 @@ from millpond.rows.arrow_types import struct_type
 from millpond.spark.state_schemas import FamilySchema
 from millpond.spark.types import Struct
 from millpond.state.codec import check_supported, decode_keys
-from millpond.state.key_columns import first_name, leaves, path_of
+from millpond.state.key_columns import first_name, given_twice, leaves, path_of
 from millpond.state.partitioning import partition_columns
 from millpond.state.selection import every_schema, rule_of
 from millpond.state.tables import equals, key_value
@@ -119,6 +119,8 @@ class Matcher:
                 inside = (rest,) if rest else ()
                 stored = ".".join((columns[numbers[top]], *inside))
                 key_value(kind, stored, value, names)  # raises if it is of another type
+                if (numbers[top], inside) in wanted:
+                    raise given_twice(".".join((top, *inside)))
                 wanted[numbers[top], inside] = value
             return wanted
         if not offered:
