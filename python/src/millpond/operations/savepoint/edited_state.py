@@ -247,7 +247,7 @@ class EditedState:
             result: what a user's function returned, or the table.
             origin: the rows that the function got, and their store.
         """
-        for part in record_batches(result):
+        for part in record_batches(result, self._kinds()):
             names = set(part.schema.names)
             # A key without columns may be left out, as a Parquet file leaves it out.
             wanted = {"key", "value"} if self.first.schema.key.fields else {"value"}
@@ -289,6 +289,11 @@ class EditedState:
                 second_keys, second_values = rows_of(second, keys, values, written.schema)
                 found = written.encoded_keys(second_keys), written.encoded_values(second_values)
                 _write(writers, written, groups, partitions, *found)
+
+    def _kinds(self) -> dict[str, Any]:
+        """Return the Arrow types of keys and values."""
+        key, value = (struct_type(of) for of in (self.first.schema.key, self.first.schema.value))
+        return {"key": key, "value": pa.list_(value) if self.first.family.multi else value}
 
     def _keys(self, part: Any) -> Any:
         """Return the keys of rows, as the operator makes them."""
