@@ -109,6 +109,22 @@ def test_two_runs_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, gone:
     assert report.deleted == ()
 
 
+def test_a_newer_one_of_another_run_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of the two runs deleted what the other one had made: none was left."""
+    job = RowsBuilder(tmp_path / "job").build()
+    newer: list[str] = []
+
+    def looks(directory: str) -> SavepointList:
+        monkeypatch.undo()
+        newer.append(savepoint.create(job.root, tmp_path / "saves", keep=1).savepoint)
+        return savepoints_of(directory)
+
+    monkeypatch.setattr(retention, "savepoints_of", looks)
+    older = savepoint.create(job.root, tmp_path / "saves", keep=1)
+    assert older.deleted == ()
+    assert [view.savepoint for view in savepoint.list(tmp_path / "saves").savepoints] == newer
+
+
 def test_the_directory_as_a_uri(tmp_path: Path) -> None:
     """The new savepoint is told from old ones, however the directory is spelled."""
     job = RowsBuilder(tmp_path / "job").build()

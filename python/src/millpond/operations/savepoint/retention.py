@@ -100,18 +100,18 @@ def too_many(
     """Return the savepoints to delete, the oldest first (pure).
 
     Args:
-        views: what is in the directory, the oldest first. Their places may be spelled otherwise
-            than that of `planned`, which is in it, too.
+        views: what is in the directory. Their places may be spelled otherwise than that of
+            `planned`, which may be in it, too.
     """
     new = _last(planned)
-    mine = [
-        view.savepoint
+    mine = {
+        name: view.savepoint
         for view in views
-        if (name := _last(view.savepoint)) != new
-        and _NAME.fullmatch(name)
-        and view.index.image.query_id == query_id
-    ]
-    return tuple(mine[: max(0, len(mine) - (keep - 1))])
+        if _NAME.fullmatch(name := _last(view.savepoint)) and view.index.image.query_id == query_id
+    }
+    # Names tell the time. Another run may have made a newer one since: it is not the one to go.
+    oldest = sorted({*mine, new})[:-keep]
+    return tuple(mine[name] for name in oldest if name != new)
 
 
 def _last(place: str) -> str:
