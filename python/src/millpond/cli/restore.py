@@ -32,7 +32,7 @@ from millpond.cli.quiet import quiet_jvm
 from millpond.config import BACKENDS
 from millpond.errors import ErrorKind, InvalidInputError
 from millpond.operations.savepoint.verdicts import MAPPED, MOVED
-from millpond.savepoint import CreateReport, OperatorVerdict, RestoreReport
+from millpond.savepoint import CreateReport, OperatorVerdict, PlanReport, RestoreReport
 
 _CHECKPOINT = "what checkpointLocation was set to: a directory or a URI"
 _SAVEPOINT = "the savepoint: a directory or a URI"
@@ -286,21 +286,29 @@ def plan(arguments: argparse.Namespace, output: Output) -> int:
         output.json(report.to_json())
     else:
         _table(report.operators, output)
+        way = _to_new_columns(report)
         for op in report.operators:
             for column in op.columns:
                 output.line(f"{op.name}: {column}")
             if op.reason:
                 output.line(f"{op.name}: {op.reason}")
             for options in op.column_options:
-                output.line(
-                    f"{op.name}: to give its state the columns of the job: millpond savepoint"
-                    f" restore {shlex.quote(report.savepoint)} NEW_CHECKPOINT {options}"
-                )
+                output.line(f"{op.name}: {way} {options}")
             for warning in op.warnings:
                 output.line(f"{op.name}: warning: {warning}")
         for problem in report.problems:
             output.line(problem)
     return 0 if report.ok else 1
+
+
+def _to_new_columns(report: PlanReport) -> str:
+    """Return the command that takes the options for other columns: of one column family a call."""
+    place = shlex.quote(report.savepoint)
+    if sum(len(op.column_options) for op in report.operators) < 2:
+        way = f"millpond savepoint restore {place} NEW_CHECKPOINT"
+        return f"to give its state the columns of the job: {way}"
+    way = f"millpond savepoint edit {place} NEW_SAVEPOINT"
+    return f"to give its state the columns of the job, each change on top of the one before: {way}"
 
 
 def print_bytes(report: CreateReport | RestoreReport, output: Output) -> None:

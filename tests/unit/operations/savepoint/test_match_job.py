@@ -242,6 +242,32 @@ def test_command(
     assert [name for name in [*found, *found["operators"][0]] if f"`{name}`" not in row] == []
 
 
+@pytest.mark.parametrize("families", [1, 2])
+def test_columns_of_several_families_change_by_a_call_for_each(
+    families: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`restore` takes the options of one column family alone: after it the job was refused."""
+    options = tuple(f"--column-family f{n} --add-column v:long" for n in range(families))
+    verdict = OperatorVerdict(
+        operator=0,
+        name="transformWithStateExec",
+        saved_as=0,
+        verdict=REFUSED,
+        reason="",
+        column_options=options,
+    )
+    report = PlanReport(savepoint="/my saved", batch=3, query=None, operators=(verdict,))
+    monkeypatch.setattr(savepoints, "plan", lambda *_, **given: report)
+    assert main(["savepoint", "plan", "/my saved", "--job", "job.py"]) == 1
+    shown = [line for line in capsys.readouterr().out.splitlines() if "--add-column" in line]
+    verb = "restore" if families == 1 else "edit"
+    new = "NEW_CHECKPOINT" if families == 1 else "NEW_SAVEPOINT"
+    assert len(shown) == families
+    for line, wanted in zip(shown, options, strict=True):
+        assert line.endswith(f"millpond savepoint {verb} '/my saved' {new} {wanted}")
+        assert ("each change on top of the one before" in line) is (families > 1)
+
+
 class _Typed(io.StringIO):
     """A terminal, or a pipe, with what somebody types."""
 
