@@ -36,7 +36,7 @@ def rescale_command(arguments: argparse.Namespace, output: Output) -> int:
         output.line(f"checkpoint  {planned.checkpoint}")
         output.line(f"partitions  {planned.current} -> {planned.partitions}")
         output.line(f"way         {_way(planned)}")
-        if planned.way == REHASH:
+        if planned.way == REHASH and planned.near:
             output.line(f"            no row would move with {', '.join(map(str, planned.near))}")
         output.line(f"key groups  {planned.max_parallelism} (max parallelism)")
         output.line(f"state       {bytes_text(planned.state_bytes)}")

@@ -17,9 +17,10 @@ from millpond import savepoint
 from millpond.cli.main import main
 from millpond.errors import ErrorKind, MillpondError, UnavailableError
 from millpond.format import layout
+from millpond.format.changelog import ChangelogHeader
 from millpond.format.format_file import decode_format
 from millpond.model.ids import StoreId, new_id
-from millpond.model.json_fields import KeyGroupsInfo
+from millpond.model.json_fields import ColumnFamily, KeyGroupsInfo
 from millpond.model.key_groups import KeyGroups
 from millpond.operations.inspect import overview, verify
 from millpond.operations.rescale import rehash, rescale, undo
@@ -54,6 +55,54 @@ def content(path: Path, batch: int | None = None) -> list[tuple[int, str]]:
 
 def rows(version: int) -> list[tuple[int, str]]:
     return sorted((row["key"]["k"], row["value"]["n"]) for row in expected(version))
+
+
+class _Unlike(RowsBuilder):
+    """Its partitions number their column families differently, as where a variable was deleted and
+    made again, before and after a snapshot.
+    """
+
+    def header(self, store: StoreId, version: int) -> ChangelogHeader:
+        numbers = (("default", store.partition), ("other", 1 - store.partition))
+        families = tuple(ColumnFamily(name, number, "point") for name, number in numbers)
+        return replace(super().header(store, version), column_families=families)
+
+    def key(self, store: StoreId, version: int) -> bytes:
+        key = super().key(store, version)
+        return key[:2] + store.partition.to_bytes(2, "big") + key[4:]
+
+
+@pytest.mark.parametrize("spark_format", [1, 2])
+def test_partitions_that_number_column_families_differently(
+    tmp_path: Path, spark_format: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No manifest can put them together. Their rows are written anew, in the same key groups."""
+    built = _Unlike(tmp_path / "query", spark_format=spark_format).build(snapshots=())
+    assert content(built.root) == rows(6)
+    assert main(["rescale", str(built.root), "4"]) == 0
+    said = capsys.readouterr()
+    assert "rehash: every row is written anew" in said.out and "would move" not in said.out
+    assert "numbered them differently" in said.err
+    assert content(built.root) == rows(6)
+    assert verify(built.storage, "it").problems == []
+    known = decode_format((built.root / layout.FORMAT_KEY).read_bytes())
+    assert known.key_groups == built.groups and not known.earlier
+    report = millpond.rescale(built.root, 8)
+    assert report.way == "composed" and report.near and not report.warnings
+    assert content(built.root) == rows(6)
+    assert verify(built.storage, "it").problems == []
+
+
+def test_such_a_rescale_that_is_killed_is_taken_back(tmp_path: Path) -> None:
+    built = _Unlike(tmp_path / "query").build(snapshots=())
+    before = tree(built.root)
+    storage = FailingStorage(str(built.root), stop_before=layout.commits_key(6), kills=True)
+    with pytest.raises(Killed):
+        rescale(storage, "it", 4)
+    assert undo(built.storage, "it")
+    assert tree(built.root) == before
+    assert rescale(built.storage, "it", 4).way == "rehash"
+    assert content(built.root) == rows(6)
 
 
 @pytest.mark.parametrize("spark_format", [1, 2])

@@ -24,7 +24,7 @@ from millpond.model.key_groups import divisors_near
 from millpond.operations.repartition.folder import remove_leftovers
 from millpond.operations.rescale import rehash
 from millpond.operations.rescale.new_files import composed, state_bytes
-from millpond.operations.rescale.plan import check_partitions, check_scalable
+from millpond.operations.rescale.plan import check_partitions, check_scalable, merge_families
 from millpond.operations.rescale.read import Before, read_before
 from millpond.operations.rescale.write import carry_out, clear
 from millpond.query.rescaling import read_journal, rescale_error
@@ -40,6 +40,10 @@ _DEFAULT = StorageSettings()
 _UNWATCHED = (
     "the query's last run had no Millpond extension (spark.sql.extensions): if it was started again"
     " and has not done a batch since, Millpond cannot see it. Make sure that it is stopped."
+)
+_UNLIKE = (
+    "every row is written anew: state variables were deleted and made again, and the partitions"
+    " have numbered them differently since"
 )
 _SECONDS_PER_FILE = 0.005  # on a local disk: two syncs
 
@@ -58,7 +62,7 @@ class RescaleReport:
     # `composed`: new manifests name the old files. `rehash`: every row is written anew.
     way: str
     max_parallelism: int  # number of key groups afterwards; only a rehash changes it
-    near: tuple[int, ...]  # numbers of partitions near it that move no row
+    near: tuple[int, ...]  # numbers of partitions near it that move no row; empty: each moves all
     stores: int  # that get a new manifest or changelog
     state_bytes: int  # SSTs and changelogs of the state before
     written_bytes: int  # in a dry run of a rehash: an estimate
@@ -88,8 +92,8 @@ def rescale(
     """Give the state of a stopped query another number of partitions. The next start of the query
     uses it.
 
-    A number that divides the max parallelism moves no row. Any other number hashes every row anew,
-    into other key groups.
+    A number that divides the max parallelism moves no row, as a rule. Any other number hashes every
+    row anew, into other key groups.
 
     Args:
         root: name of the Spark checkpoint, for messages.
@@ -165,10 +169,16 @@ def _rescale(
         empty=before.spark.without_rows,
         settings=settings,
     )
-    keeps = groups.max_parallelism % partitions == 0 and max_parallelism in (
+    divides = groups.max_parallelism % partitions == 0 and max_parallelism in (
         None,
         groups.max_parallelism,
     )
+    alike = all(
+        merge_families(stores) is not None
+        for by_name in before.stores.values()
+        for stores in by_name.values()
+    )
+    keeps = divides and alike
     report = RescaleReport(
         checkpoint=root,
         current=before.partitions,
@@ -176,7 +186,7 @@ def _rescale(
         batch=before.started + 1,
         way=COMPOSED if keeps else REHASH,
         max_parallelism=groups.max_parallelism,
-        near=divisors_near(groups.max_parallelism, partitions),
+        near=divisors_near(groups.max_parallelism, partitions) if alike else (),
         stores=sum(
             1 if operator in before.single else partitions
             for operator, by_name in before.stores.items()
@@ -188,7 +198,11 @@ def _rescale(
         dry_run=dry_run,
         undone=undone,
         file_sink=sink.root,
-        warnings=(*sink.warnings, *((_UNWATCHED,) if ran_without_extension(storage) else ())),
+        warnings=(
+            *sink.warnings,
+            *((_UNWATCHED,) if ran_without_extension(storage) else ()),
+            *((_UNLIKE,) if divides and not alike else ()),
+        ),
     )
     if keeps:
         writing = composed(storage, before, partitions)

@@ -35,10 +35,8 @@ def _state_bytes(stores: Sequence[OldStore]) -> int:
 
 
 def composed(storage: Storage, before: Before, partitions: int) -> Writing:
-    """Return what a rescale to `partitions` writes. That number divides the max parallelism.
-
-    Raises: UnsupportedError: UNSUPPORTED: the old partitions number their column families
-        differently.
+    """Return what a rescale to `partitions` writes. That number divides the max parallelism, and
+    the old partitions number their column families alike.
     """
     batch, created_ms = before.started + 1, time.time_ns() // 1_000_000
     new = NewVersion(partitions=partitions, version=batch + 1, created_ms=created_ms)

@@ -118,9 +118,11 @@ def compose(
         groups: the key groups, divided evenly by `current` and by `new.partitions`.
         ids: fresh ids of version `new.version`, one per new partition; only one if the operator's
             state lies in partition 0 alone.
-    Raises: UnsupportedError: UNSUPPORTED: the partitions number their column families differently.
+
+    The partitions number their column families alike.
     """
     families = merge_families(stores)
+    assert families is not None
     manifests = []
     for partition, version_id in enumerate(ids):
         slots = tuple(groups.slot_ranges(partition, new.partitions))
@@ -246,10 +248,12 @@ def _unite(parts: Sequence[Source], identity: Callable[[Source], object]) -> tup
     )
 
 
-def merge_families(stores: Sequence[OldStore]) -> tuple[ColumnFamily, ...]:
+def merge_families(stores: Sequence[OldStore]) -> tuple[ColumnFamily, ...] | None:
     """Return the column families of all partitions as one list, ascending by id.
 
-    Raises: UnsupportedError: UNSUPPORTED: one id, or one name, means two column families.
+    None: one id, or one name, means two column families. Each partition numbers its own, and gives
+    the number of a dropped one again once a snapshot holds its deletes: that is at another batch in
+    each. So where a job drops one and makes another, or the same again, they may differ for good.
     """
     by_id: dict[int, ColumnFamily] = {}
     names: dict[str, int] = {}
@@ -260,15 +264,7 @@ def merge_families(stores: Sequence[OldStore]) -> tuple[ColumnFamily, ...]:
                 replace(known, removed=False) != replace(family, removed=False)
                 or names.setdefault(family.name, family.id) != family.id
             ):
-                raise UnsupportedError(
-                    f"store {old.store}: its column family {family.name!r} has another number or"
-                    " shape than in the other partitions",
-                    kind=ErrorKind.UNSUPPORTED,
-                    hint=(
-                        "Run a few batches, so that every partition has a snapshot without the"
-                        " dropped state, then rescale."
-                    ),
-                )
+                return None
             if known.removed and not family.removed:
                 by_id[family.id] = family
     return tuple(family for _, family in sorted(by_id.items()))

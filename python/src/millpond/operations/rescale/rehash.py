@@ -1,6 +1,7 @@
 """A rescale that writes every row anew, into other key groups.
 
-It is for numbers of partitions that do not divide the max parallelism. It first makes the new
+It is for numbers of partitions that do not divide the max parallelism; and for partitions that
+number their column families differently, whose key groups stay. It first makes the new
 changelogs, one a store, in a folder beside the state. Until all are there, the state has not
 changed. If the state is on a local disk, several processes share the work.
 """
@@ -141,13 +142,17 @@ def rehashed(storage: Storage, before: Before, plan: Rehash) -> Iterator[Writing
             op: [list(stores) for stores in found]
             for op, found in state_ids(image, plan.new).items()
         }
-        writing = writing_of(storage, before, plan.new.count, {}, ids, time.time_ns() // 1_000_000)
-        yield replace(
-            writing,
-            made=made,
-            format=encode_format(before.format.rehashed(plan.new.key_groups, version)),
-            format_before=encode_format(before.format),
+        created_ms, groups = time.time_ns() // 1_000_000, plan.new.key_groups
+        writing = replace(
+            writing_of(storage, before, plan.new.count, {}, ids, created_ms), made=made
         )
+        if groups != before.format.key_groups:
+            writing = replace(
+                writing,
+                format=encode_format(before.format.rehashed(groups, version)),
+                format_before=encode_format(before.format),
+            )
+        yield writing
 
 
 # ---- over processes ------------------------------------------------------------------------------
