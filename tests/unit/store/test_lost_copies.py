@@ -5,23 +5,28 @@ A fork or a savepoint looked at the query again, and then told that its storage 
 
 from __future__ import annotations
 
+import errno
 import os
 from pathlib import Path
 
 import pytest
 
-from millpond.errors import ErrorKind, UnavailableError
+import millpond
+from millpond import savepoint
+from millpond.errors import ErrorKind, FormatError, UnavailableError
 from millpond.format.changelog import Op, Record
 from millpond.model.ids import StoreId, VersionId
 from millpond.operations.output.atomic_target import building
 from millpond.operations.output.copying import write_image
-from millpond.query.index import damaged
+from millpond.query.index import damaged, read_index
 from millpond.query.whole import checkpoint_image
-from millpond.storage import MemoryStorage
+from millpond.state.canonical import CanonicalRows
+from millpond.storage import LocalStorage, MemoryStorage
 from millpond.store.entries import entries, open_version
 from millpond.store.files import StoreFiles
 from millpond.store.overlay import Overlay
 from tests.checkpoints import CheckpointBuilder
+from tests.row_checkpoints import RowsBuilder
 
 
 class _Cleaned(MemoryStorage):
@@ -65,3 +70,39 @@ def test_of_a_file_that_is_copied(storage: _Cleaned, tmp_path: Path) -> None:
     with pytest.raises(UnavailableError) as lost, building(str(tmp_path / "new")) as target:
         write_image(image, storage, target, link=False, verify=False, damaged=damaged)
     assert lost.value.kind is ErrorKind.LOCAL_FILES_LOST
+
+
+def test_of_a_table_that_is_read(tmp_path: Path) -> None:
+    """The savepoint was called damaged: its table is whole. One that lacks a table was not, and
+    `savepoint verify` ended there.
+    """
+    built = RowsBuilder(tmp_path / "query").build()
+    savepoint.create(built.root, tmp_path / "saved", format="canonical")
+    saved, made = LocalStorage(str(tmp_path / "saved")), _Cleaned()
+    for info in saved.list(""):
+        made.put_bytes(info.key, saved.read(info.key))
+    index = read_index(made, "saved")
+    rows = CanonicalRows(made, index)
+    with pytest.raises(UnavailableError) as lost:
+        for store in rows.stores():
+            list(rows.rows(store))
+    assert lost.value.kind is ErrorKind.LOCAL_FILES_LOST
+    for table in index.tables:
+        assert table.key is not None
+        made.delete([table.key])
+        with pytest.raises(FormatError, match="is not there") as damage:
+            list(rows.table_rows(table))
+        assert damage.value.kind is ErrorKind.SAVEPOINT_DAMAGED
+
+
+def test_of_a_table_that_may_not_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    built = RowsBuilder(tmp_path / "query").build()
+    savepoint.create(built.root, tmp_path / "saved", format="canonical")
+
+    def failing(path: str) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    monkeypatch.setattr("millpond.state.canonical.file_crc32", failing)
+    with pytest.raises(UnavailableError, match="reading tables/0/") as failed:
+        millpond.read_state(tmp_path / "saved")
+    assert failed.value.kind is ErrorKind.STORAGE_UNAVAILABLE

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from millpond.errors import FormatError, UnsupportedError
+from millpond.errors import FormatError, NotFoundError, UnsupportedError
 from millpond.format import layout
 from millpond.format.checksums import file_crc32
 from millpond.local.scratch import scratch_directory
@@ -57,6 +57,7 @@ from millpond.state.partitioning import key_groups
 from millpond.state.selection import every_schema, rule_of
 from millpond.storage import Storage
 from millpond.storage.local import translate_restored
+from millpond.storage.stored_file import stored_path
 
 
 class AppendedFile:
@@ -336,25 +337,26 @@ class CanonicalRows:
                 yield from self.table_rows(table)
 
     def table_rows(self, table: TableEntry) -> Iterator[Rows]:
-        """Yield the rows of one table. Raises: FormatError: SAVEPOINT_DAMAGED."""
-        key = table.key
+        """Yield the rows of one table.
+
+        Raises: FormatError: SAVEPOINT_DAMAGED. UnavailableError: the storage, or the local disk.
+        """
+        key, found = table.key, 0
         if key is None:
             return
         entry = self._index.files[key]
-        with scratch_directory("import") as directory:
-            path = self._storage.local_path(key)
-            if path is None:
-                path = os.path.join(directory, "table.parquet")
-                self._storage.get_to_file(key, path)
-            try:
+        try:
+            with (
+                scratch_directory("import") as directory,
+                stored_path(self._storage, key, os.path.join(directory, "table.parquet")) as path,
+            ):
                 if os.path.getsize(path) != entry.size_bytes or file_crc32(path) != entry.crc32:
                     raise damaged(f"{key}: its check sum does not match")
-                found = 0
                 for rows in _read(path, table):
                     found += len(rows.keys)
                     yield rows
-            except (OSError, pa.ArrowException, KeyError) as e:
-                raise damaged(f"{key} cannot be read: {e}") from e
+        except NotFoundError as e:
+            raise damaged(f"{key} is not there") from e
         if found != table.rows:
             raise damaged(f"{key} has {found} rows, expected {table.rows}")
 
@@ -368,12 +370,17 @@ class CanonicalRows:
 
 
 def _read(path: str, table: TableEntry) -> Iterator[Rows]:
-    with pq.ParquetFile(path) as file:
-        for batch in row_batches(file, ("key_group", "key_bytes", "value_bytes")):
-            groups = batch.column("key_group").fill_null(UNKNOWN_GROUP).to_pylist()
-            yield Rows(
-                table.family,
-                groups,
-                batch.column("key_bytes").to_pylist(),
-                batch.column("value_bytes").to_pylist(),
-            )
+    try:
+        with pq.ParquetFile(path) as file:
+            for batch in row_batches(file, ("key_group", "key_bytes", "value_bytes")):
+                groups = batch.column("key_group").fill_null(UNKNOWN_GROUP).to_pylist()
+                yield Rows(
+                    table.family,
+                    groups,
+                    batch.column("key_bytes").to_pylist(),
+                    batch.column("value_bytes").to_pylist(),
+                )
+    except (OSError, pa.ArrowException, KeyError) as e:
+        if isinstance(e, OSError) and e.errno is not None:
+            raise  # of the operating system, not of Arrow: the table may be whole
+        raise damaged(f"{table.key} cannot be read: {e}") from e

@@ -23,7 +23,7 @@ from millpond.local.scratch import scratch_directory
 from millpond.model.ids import VersionId
 from millpond.model.json_fields import ColumnFamily
 from millpond.rows.chunks import chunks_of, pair_bytes
-from millpond.storage.local import translate, translate_restored
+from millpond.storage.stored_file import stored_path
 from millpond.store.files import StoreFiles
 from millpond.store.overlay import Overlay, laid_over
 from millpond.store.partial_database import Part
@@ -199,14 +199,9 @@ def _apply(
     Args:
         copy: path of a local copy that is there already.
     """
-    storage = version.files.storage
-    path = copy if copy is not None else storage.local_path(name)
-    if path is None:
-        path = os.path.join(directory, "changelog")
-        storage.get_to_file(name, path)
-    elif copy is None:
-        storage.stat(name)  # raises Millpond's error if the file cannot be read
-    try:
+    path = copy if copy is not None else os.path.join(directory, "changelog")
+    storage, fetched = version.files.storage, copy is not None
+    with stored_path(storage, name, path, fetched=fetched) as path:
         if name in version.sums and file_crc32(path) != version.sums[name]:
             raise FormatError(
                 f"{name}: its check sum does not match", kind=ErrorKind.CHANGELOG_DAMAGED
@@ -223,10 +218,6 @@ def _apply(
             else:
                 records = (record for record in reader if _owned(record.key, families, slots))
                 overlay.apply(reader.header, records, name=name)
-    except OSError as e:
-        if path == storage.local_path(name):
-            raise translate(e, f"reading {name}") from e
-        raise translate_restored(e, f"reading {path}") from e
 
 
 def _owned(key: bytes, families: Mapping[int, ColumnFamily], slots: SlotRanges) -> bool:

@@ -27,8 +27,8 @@ from millpond.query.image import Image, StoredFile
 from millpond.query.index import FileEntry
 from millpond.query.parts import is_part
 from millpond.storage import Storage
-from millpond.storage.local import translate, translate_restored
 from millpond.storage.split import side_of
+from millpond.storage.stored_file import stored_path
 
 Progress = Callable[[int, int], None]
 """Called now and then with how much is done, and how much there is in all.
@@ -150,38 +150,30 @@ def _copy(
     damaged: Callable[[str], MillpondError],
     temporary: str,
 ) -> _Copy:
-    origin = source.local_path(file.source)
-    if origin is None:
+    if source.local_path(file.source) is None:
         copied = target.storage.copy_from(side_of(source, file.source), file.source, file.key)
         if copied is not None:
             _check(file, copied.size_bytes, copied.crc32, damaged)
             return _Copy(
                 FileEntry(key=file.key, size_bytes=copied.size_bytes, crc32=copied.crc32), "copied"
             )
-        path = os.path.join(temporary, uuid.uuid4().hex)
-        source.get_to_file(file.source, path)
-    else:
-        source.stat(file.source)  # raises Millpond's error if the file cannot be read
-        path = origin
-    try:
-        target.storage.put_file(file.key, path, if_absent=True, link=link or origin is None)
-    except InvalidInputError as e:
-        gone = ErrorKind.OBJECT_NOT_FOUND if path == origin else ErrorKind.LOCAL_FILES_LOST
-        raise error(gone, f"{file.source if path == origin else path} was deleted meanwhile") from e
-    final = target.storage.local_path(file.key)
-    try:
-        linked = origin is not None and final is not None and os.path.samefile(origin, final)
+    copy = os.path.join(temporary, uuid.uuid4().hex)
+    with stored_path(source, file.source, copy) as path:
+        is_copy = path == copy
+        try:
+            target.storage.put_file(file.key, path, if_absent=True, link=link or is_copy)
+        except InvalidInputError as e:
+            gone = ErrorKind.LOCAL_FILES_LOST if is_copy else ErrorKind.OBJECT_NOT_FOUND
+            raise error(gone, f"{path if is_copy else file.source} was deleted meanwhile") from e
+        final = target.storage.local_path(file.key)
+        linked = not is_copy and final is not None and os.path.samefile(path, final)
         readable = final if final is not None else path
         size_bytes = os.path.getsize(readable)
         known = None if verify or not linked else file.crc32
         crc32 = file_crc32(readable) if known is None else known
         _check(file, size_bytes, crc32, damaged)
-        if origin is None:
+        if is_copy:
             os.unlink(path)
-    except OSError as e:
-        if origin is None:  # then all that is read here is this machine's
-            raise translate_restored(e, f"copying {file.source} by {path}") from e
-        raise translate(e, f"reading {file.source}") from e
     return _Copy(
         FileEntry(key=file.key, size_bytes=size_bytes, crc32=crc32),
         "linked" if linked else "written",
