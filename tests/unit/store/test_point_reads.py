@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from pathlib import Path
 
 import pytest
 
-from millpond.errors import ErrorKind, FormatError
+from millpond.errors import ErrorKind, FormatError, UnavailableError
 from millpond.format import layout
 from millpond.model.ids import StoreId, VersionId
+from millpond.storage import MemoryStorage
 from millpond.store import point_reads
 from millpond.store.entries import entries, open_version
 from millpond.store.files import StoreFiles
@@ -108,6 +111,49 @@ def test_a_reader_with_many_changes_gives_way_to_a_newer_snapshot(
     assert later is not None  # there is no newer snapshot
     later.close()
     last.close()
+
+
+class _Remote(MemoryStorage):
+    """Counts what is read of SSTs."""
+
+    ssts = 0
+
+    def read(self, key: str) -> bytes:
+        self.ssts += key.endswith(".sst")
+        return super().read(key)
+
+
+def test_an_sst_that_could_not_be_opened_is_opened_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The local disk was full for a moment. Then a key in the SST counted as absent for as long as
+    the reader was open: the database in use had never heard of the file.
+    """
+    built = CheckpointBuilder(tmp_path / "query").build(snapshots=(3, 5))
+    storage, store = _Remote(), StoreId(0, 0)
+    for info in built.storage.list(""):
+        storage.put_bytes(info.key, built.storage.read(info.key))
+    opened = open_version(StoreFiles(storage, store, 1), VersionId(5))
+    reader = PointReader(opened, whole=False)
+    assert reader.get(built.key(store, 1)) == built.value(store, 1)
+    assert storage.ssts == 1
+
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    for step in ("link", "mkdir"):
+        with monkeypatch.context() as patched:
+            patched.setattr(os, step, refuse)
+            with pytest.raises(UnavailableError) as caught:
+                reader.get(built.key(store, 5))
+            assert caught.value.kind is ErrorKind.LOCAL_DISK_FULL
+        assert reader.get(built.key(store, 2)) == built.value(store, 2)
+    assert reader.get(built.key(store, 5)) == built.value(store, 5)
+    assert [key for key, _ in reader.starting_with(b"")] == [
+        built.key(store, version) for version in range(1, 6)
+    ]
+    assert storage.ssts == 2, "what was fetched is kept"
+    reader.close()
 
 
 def test_a_limit_ends_a_search(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ that somebody asks for. The ranges of keys in the manifest tell which.
 from __future__ import annotations
 
 import os
+import shutil
 import threading
 import zlib
 from collections.abc import Callable, Iterator
@@ -59,6 +60,7 @@ class PartialDatabase:
         self._fetched: set[str] = set()  # local names of SSTs
         # The last one is in use. Other threads may still read the others.
         self._readers: list[rocks.Reader] = []
+        self._readable: frozenset[str] = frozenset()  # the SSTs that the last one has
 
     def get(self, key: bytes) -> bytes | None:
         """Return the value of a physical key; None: there is none.
@@ -95,16 +97,16 @@ class PartialDatabase:
         if not wanted:
             return None
         with self._lock:
-            if not {sst.local_name for sst in wanted} <= self._fetched:
+            if not {sst.local_name for sst in wanted} <= self._readable:
                 many = len(self._readers) >= _TIMES
                 self._fetch(ssts if many else wanted)
                 try:
-                    self._readers.append(self._opened())
+                    self._open()
                 except FormatError:
                     if len(self._fetched) == len(ssts):
                         raise
                     self._fetch(ssts)  # with all of them nothing is left to be removed
-                    self._readers.append(self._opened())
+                    self._open()
             return self._readers[-1]
 
     def _fetch(self, wanted: tuple[SstRef, ...] | list[SstRef]) -> None:
@@ -137,9 +139,9 @@ class PartialDatabase:
             )
         check_sst(path, sst, crc32)
 
-    def _opened(self) -> rocks.Reader:
-        """Open a database of the SSTs that are there."""
-        directory = f"{self._directory}-{len(self._readers)}-{len(self._fetched)}"
+    def _open(self) -> None:
+        """Open a database of the SSTs that are there: from now on it is the one in use."""
+        directory = f"{self._directory}-{len(self._readers)}"
         name, content = self._part.rocksdb_manifest
         absent = [
             (sst.level, int(sst.local_name.partition(".")[0]))
@@ -147,6 +149,8 @@ class PartialDatabase:
             if sst.local_name not in self._fetched
         ]
         try:
+            if os.path.lexists(directory):
+                shutil.rmtree(directory)  # an attempt that failed left it
             os.mkdir(directory)
             for local_name in self._fetched:
                 os.link(
@@ -158,4 +162,5 @@ class PartialDatabase:
                 file.write(f"{name}\n".encode("ascii"))
         except OSError as e:
             raise translate_restored(e, f"preparing {directory}") from e
-        return rocks.Reader(directory, name=self._name)
+        self._readers.append(rocks.Reader(directory, name=self._name))
+        self._readable = frozenset(self._fetched)
