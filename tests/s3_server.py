@@ -104,6 +104,7 @@ Chooser = Callable[[Request], Fault | None]
 RESET, ERROR, SLOW_DOWN = Fault(), Fault(500, "InternalError"), Fault(503, "SlowDown")
 LOST = Fault(applied=True)  # the server did it, and the connection broke before the answer
 LOST_500 = Fault(500, "InternalError", applied=True)
+NO_BODY = Fault(204)  # all went well, and nothing is said
 
 
 def first(count: int, fault: Fault, *operations: str) -> Chooser:

@@ -9,6 +9,7 @@ import itertools
 import ssl
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ from tests.s3_server import (
     ERROR,
     LOST,
     LOST_500,
+    NO_BODY,
     RESET,
     SLOW_DOWN,
     Fault,
@@ -179,7 +181,9 @@ def test_large_objects_move_in_parts(server: S3Server, large: S3Storage, tmp_pat
     ) == 2
 
 
-@pytest.mark.parametrize("fault", [RESET, ERROR, LOST, LOST_500, SLOW_DOWN])
+@pytest.mark.parametrize(
+    "fault", [RESET, ERROR, LOST, LOST_500, SLOW_DOWN, NO_BODY, replace(NO_BODY, applied=True)]
+)
 @pytest.mark.parametrize("operation", ["CREATE", "PART", "COMPLETE"])
 def test_a_large_put_survives(
     server: S3Server, large: S3Storage, tmp_path: Path, operation: str, fault: Fault
@@ -377,6 +381,23 @@ def test_what_the_server_does_not_copy(server: S3Server, s3: S3Storage, bucket: 
     assert other.copy_from(s3, "a", "b") is None and s3.copy_from(MemoryStorage(), "a", "b") is None
     s3._client.call("PutObject", "of another tool", Key=s3._key("c"), Body=b"data")
     assert s3.copy_from(s3, "c", "b") is None
+
+
+def test_an_answer_that_says_nothing_is_none(server: S3Server, s3: S3Storage) -> None:
+    """A listing would say that all files are gone, a put that it stored one."""
+    calls: list[tuple[str, Callable[[], object], object]] = [
+        ("PUT", lambda: s3.put_bytes("a", b"data"), None),
+        ("PUT", lambda: s3.put_bytes("b", b"", if_absent=True), None),
+        ("HEAD", lambda: s3.stat("a").size_bytes, 4),
+        ("LIST", lambda: [info.key for info in s3.list("")], ["a", "b"]),
+    ]
+    for operation, call, expected in calls:
+        with server.faults(first(2, NO_BODY, operation)):
+            assert call() == expected
+        with server.faults(first(10**9, NO_BODY, operation)):
+            with pytest.raises(UnavailableError, match=r"the answer has no \w+") as caught:
+                call()
+            assert caught.value.kind is ErrorKind.STORAGE_UNAVAILABLE
 
 
 def test_bodies_are_checked(server: S3Server, s3: S3Storage, tmp_path: Path) -> None:

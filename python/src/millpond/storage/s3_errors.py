@@ -218,6 +218,12 @@ def unparsable(operation: str, where: str, message: str) -> MillpondError:
     return _not_s3(f"{where}: {operation}: {message}")
 
 
+def empty(operation: str, where: str, field: str) -> TransientError:
+    """Return the error for an answer that says all went well, and lacks what it has to say."""
+    text = f"{where}: {operation}: the answer has no {field}"
+    return TransientError(UnavailableError(text, kind=ErrorKind.STORAGE_UNAVAILABLE))
+
+
 def endless(where: str) -> MillpondError:
     """Return the error for a page of a listing that is not the last, and names no next one."""
     return UnsupportedError(

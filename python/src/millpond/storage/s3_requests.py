@@ -14,6 +14,16 @@ from millpond.storage.usage import Usage
 
 # What a put stores in the object's metadata: its own name, and the CRC-32 of the bytes.
 PUT_NAME, CRC32 = "millpond-put", "millpond-crc32"
+# What each good answer says. boto3 takes one that says nothing, as a proxy may make it, for a
+# listing without objects, or for an object that was stored.
+_SAYS = {
+    "PutObject": "ETag",
+    "HeadObject": "LastModified",
+    "ListObjectsV2": "IsTruncated",
+    "CreateMultipartUpload": "UploadId",
+    "UploadPart": "ETag",
+    "CompleteMultipartUpload": "ETag",
+}
 
 
 class S3Requests:
@@ -28,7 +38,11 @@ class S3Requests:
         """Send one attempt, and return the parsed answer. Arguments and errors: `S3Client.call`."""
         self.usage.sent(operation, len(parameters.get("Body", b"")))
         try:
-            return self.client.call(operation, target, **parameters)
+            answer = self.client.call(operation, target, **parameters)
+            field = _SAYS.get(operation)
+            if field is not None and field not in answer:
+                raise s3_errors.empty(operation, self.client.where(target), field)
+            return answer
         except TransientError:
             self.usage.failed()
             raise
