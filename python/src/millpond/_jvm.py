@@ -4,6 +4,7 @@ the shim.
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
@@ -78,6 +79,19 @@ def command(main: str, conf: Mapping[str, str]) -> list[str]:
         os.pathsep.join(filter(None, classpath)),
         main,
     ]
+
+
+def answer_of(line: bytes) -> dict[str, Any] | None:
+    """Return the JSON object that a JVM of `command` answered in a line of its standard output.
+
+    None: the line is no answer. The JVM itself prints there too: lines of its own log
+    (`JAVA_TOOL_OPTIONS=-Xlog:gc`), warnings, and its threads if somebody asks by SIGQUIT.
+    """
+    try:
+        answer = json.loads(line)
+    except ValueError:
+        return None
+    return answer if isinstance(answer, dict) else None
 
 
 def running_class(name: str) -> Any:

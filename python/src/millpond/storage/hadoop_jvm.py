@@ -18,7 +18,7 @@ from concurrent.futures import Future
 from contextlib import suppress
 from typing import Any
 
-from millpond._jvm import command, running_class
+from millpond._jvm import answer_of, command, running_class
 from millpond.errors import ErrorKind, UnavailableError
 
 _FILES = "org.apache.spark.sql.millpond.agent.HadoopFiles"
@@ -91,7 +91,9 @@ class _Jvm:
     def _receive(self) -> None:
         assert self._process.stdout is not None
         for line in self._process.stdout:
-            answer = json.loads(line)
+            answer = answer_of(line)
+            if answer is None:
+                continue
             with self._lock:
                 asked = self._waiting.pop(answer["id"])
             asked.set_result(answer["answer"])

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any
 
+from millpond._jvm import answer_of
 from millpond.errors import (
     ErrorKind,
     FormatError,
@@ -59,7 +60,9 @@ def answers(line: Sequence[str], request: Mapping[str, Any]) -> Iterator[dict[st
                 process.stdin.write(json.dumps(request).encode() + b"\n")
                 process.stdin.flush()  # stays open: its end tells the JVM that this process is gone
             for text in process.stdout:
-                answer = json.loads(text)
+                answer = answer_of(text)
+                if answer is None:
+                    continue
                 if "error" in answer:
                     raise _error(answer["error"])
                 if "done" in answer:
