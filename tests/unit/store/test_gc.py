@@ -369,12 +369,25 @@ def test_a_restore_that_a_collection_overtakes_is_planned_once_more(
     assert deleted == [6]
 
 
-def test_an_unreadable_pin_stops_all_collection(make: MakeProvider) -> None:
+@pytest.mark.parametrize(
+    "pin",
+    [
+        "[1",
+        "[1]",
+        "{}",
+        '{"manifests": [], "chengelogs": ["state/0/0/3.changelog"]}',
+        '{"manifests": "state/0/0/2.manifest", "changelogs": []}',
+        '{"manifests": [], "changelogs": [2]}',
+        '{"manifests": [], "changelogs": [], "expires_ms": "0"}',
+    ],
+)
+def test_an_unreadable_pin_stops_all_collection(make: MakeProvider, pin: str) -> None:
+    """A name with a flipped bit, for one: the pin seemed to keep nothing."""
     provider = make(retain_versions=2)
     versions = history(provider, 8, 2, 4, 6)
     pins = provider.checkpoint / "millpond" / "pins"
     pins.mkdir()
-    (pins / "p.json").write_text("[1")
+    (pins / "p.json").write_text(pin)
     before = provider.stored()
     with pytest.raises(CallError, match="nothing is collected") as caught:
         provider.collect(versions[8])

@@ -22,6 +22,7 @@ from contextlib import contextmanager
 
 from millpond.errors import ErrorKind, FormatError, MillpondError, NotFoundError
 from millpond.format import layout
+from millpond.model.json_fields import JsonFields
 from millpond.storage import Storage
 
 log = logging.getLogger(__name__)
@@ -64,21 +65,23 @@ def pinned_by(storage: Storage, key: str) -> frozenset[str]:
 
 
 def _read(storage: Storage, key: str) -> tuple[frozenset[str], int | None]:
-    try:
-        pin = json.loads(storage.read(key))
-        named = frozenset(
-            layout.check_relative(str(k))
-            for k in (*pin.get("manifests", ()), *pin.get("changelogs", ()))
+    def fail(message: str) -> FormatError:
+        return FormatError(
+            f"cannot read the pin {key}: {message}; nothing is collected while it is there",
+            kind=ErrorKind.FORMAT_DAMAGED,
         )
-        expires_ms = pin.get("expires_ms")
+
+    try:
+        pin = JsonFields(json.loads(storage.read(key)), fail)
     except NotFoundError:
         return frozenset(), None  # its reader has just released it
-    except (ValueError, AttributeError, TypeError) as e:
-        raise FormatError(
-            f"cannot read the pin {key}: nothing is collected while it is there",
-            kind=ErrorKind.FORMAT_DAMAGED,
-        ) from e
-    return named, expires_ms if isinstance(expires_ms, int) else None
+    except (ValueError, RecursionError) as e:
+        raise fail("it is no JSON") from e
+    named = frozenset(
+        layout.check_relative(one)
+        for one in (*pin.strings("manifests"), *pin.strings("changelogs"))
+    )
+    return named, pin.integer("expires_ms") if pin.has("expires_ms") else None
 
 
 def _now_ms() -> int:
