@@ -10,6 +10,7 @@ import pytest
 import rocksdict
 
 from millpond.errors import FormatError, MillpondError, UnsupportedError
+from millpond.format import sst_blocks
 from millpond.format.sst_blocks import Block, data_blocks
 
 GOLDEN = sorted(Path("tests/golden").rglob("*.sst"))
@@ -85,6 +86,19 @@ def test_a_compression_that_millpond_never_writes_is_refused() -> None:
     data = GOLDEN[0].read_bytes()
     with pytest.raises(UnsupportedError, match="compression 1"):
         list(blocks(data))
+
+
+def test_an_index_that_ends_before_it_begins_is_no_file_without_rows(tmp_path: Path) -> None:
+    """An erasure would have found no row of the key in such a file."""
+    data = bytearray(written(tmp_path / "db", "none"))
+    at, numbers = len(data) - 53 + 1, []
+    for _ in range(4):
+        number, at = sst_blocks._varint(bytes(data), at)
+        numbers.append(number)
+    end = numbers[2] + numbers[3]
+    data[end - 4 : end] = (0x00FF_FFFF).to_bytes(4, "little")  # restarts
+    with pytest.raises(FormatError, match="cannot be read"):
+        list(blocks(bytes(data)))
 
 
 def test_damage_is_an_error_and_never_another_one(tmp_path: Path) -> None:

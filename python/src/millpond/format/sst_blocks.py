@@ -126,6 +126,8 @@ def _delta_handles(raw: bytes) -> list[tuple[int, int]]:
             offset = before[0] + before[1] + _TRAILER_BYTES
             length = before[1] + ((change >> 1) ^ -(change & 1))
         found.append((offset, length))
+    if at > end:
+        raise ValueError("an entry leads out of its block")
     return found
 
 
@@ -152,7 +154,10 @@ def _entries_end(raw: bytes) -> int:
         (buckets,) = struct.unpack_from("<H", raw, end - 2)
         end -= 2 + buckets
         restarts &= ~_HASH_INDEX
-    return int(end - 4 * restarts)
+    end -= 4 * restarts
+    if end < 0:
+        raise ValueError("no entries")
+    return int(end)
 
 
 def _entries(raw: bytes, behind: int = _INTERNAL_BYTES) -> Iterator[tuple[bytes, bytes]]:
@@ -162,8 +167,6 @@ def _entries(raw: bytes, behind: int = _INTERNAL_BYTES) -> Iterator[tuple[bytes,
         behind: bytes at the end of each key that are none of it.
     """
     key, at, end = b"", 0, _entries_end(raw)
-    if end < 0:
-        raise ValueError("no entries")
     while at < end:
         shared, unshared, value_bytes = raw[at], raw[at + 1], raw[at + 2]
         if (shared | unshared | value_bytes) < 0x80:
