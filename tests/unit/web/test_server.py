@@ -37,7 +37,13 @@ async def _refuses(request: Request) -> Response:
     raise error(ErrorKind[request.path_params["kind"]], "what happened", hint="Do this.")
 
 
-APP = application([Route("/", _told), Route("/fails", _fails), Route("/refuses/{kind}", _refuses)])
+APP = application(
+    [
+        Route("/", _told),
+        Route("/fails", _fails),
+        Route("/refuses/{kind}", _refuses),
+    ]
+)
 GATE = TokenGate(APP, token=TOKEN, hosts={"pond"})
 
 
@@ -83,6 +89,16 @@ def test_a_browser_gets_a_cookie_and_an_address_without_the_token() -> None:
     assert ask(GATE, "/", headers={"cookie": "x=1; " + cookie.partition(";")[0]}).status == 200
     assert ask(GATE, f"//evil.example/?token={TOKEN}").headers["location"] == "/evil.example/"
     assert ask(GATE, f"/?token={TOKEN}", method="POST").status == 401
+
+
+@pytest.mark.parametrize("other", ['theme={"dark": true}', "path=/x", "a b=c", "=", "only", 'x="'])
+def test_cookies_of_other_servers_on_this_machine_do_no_harm(other: str) -> None:
+    """Cookies know no ports: a browser sends those of every other program on 127.0.0.1, too. With
+    one that Python's own parser refuses, the token was never found.
+    """
+    cookie = ask(GATE, f"/?token={TOKEN}").headers["set-cookie"].partition(";")[0]
+    for header in (f"{other}; {cookie}", f"{cookie}; {other}"):
+        assert ask(GATE, "/", headers={"cookie": header}).status == 200
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,6 @@ import threading
 import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from http.cookies import CookieError, SimpleCookie
 from types import FrameType
 from urllib.parse import parse_qsl, urlencode
 
@@ -163,7 +162,7 @@ class TokenGate:
         scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self._is_token(bearer.strip()):
             return None
-        if self._is_token(_cookie(request.headers.get("cookie", ""), cookie)):
+        if self._is_token(request.cookies.get(cookie, "")):
             return None
         query = parse_qsl(request.url.query, keep_blank_values=True)
         given = [value for name, value in query if name == "token"]
@@ -290,14 +289,6 @@ def _is_meant(host: str, names: Collection[str]) -> bool:
     except ValueError:
         return False
     return True
-
-
-def _cookie(header: str, name: str) -> str:
-    try:
-        found = SimpleCookie(header).get(name)
-    except CookieError:
-        return ""
-    return found.value if found is not None else ""
 
 
 def _http_error(request: Request, e: Exception) -> Response:
