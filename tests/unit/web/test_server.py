@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import logging
@@ -9,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -37,11 +39,21 @@ async def _refuses(request: Request) -> Response:
     raise error(ErrorKind[request.path_params["kind"]], "what happened", hint="Do this.")
 
 
+async def _works(request: Request) -> Response:
+    def work() -> None:
+        print("at work", flush=True)
+        time.sleep(300)
+
+    await asyncio.to_thread(work)
+    return JSONResponse({})
+
+
 APP = application(
     [
         Route("/", _told),
         Route("/fails", _fails),
         Route("/refuses/{kind}", _refuses),
+        Route("/works", _works),
     ]
 )
 GATE = TokenGate(APP, token=TOKEN, hosts={"pond"})
@@ -200,6 +212,22 @@ def test_it_serves_on_loopback_until_a_signal(number: signal.Signals) -> None:
         assert child.stdout is not None
         assert child.stdout.read() == "ended in order\n"
         assert child.wait() == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it_while_a_thread_is_at_work(number: signal.Signals) -> None:
+    """Python waits for its threads. `millpond ui` took no Ctrl-C while it read a large state."""
+    with _child() as (child, url):
+        _, _, port = url.rpartition(":")
+        with socket.create_connection(("127.0.0.1", int(port))) as connection:
+            head = (
+                f"GET /works HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer {TOKEN}\r\n\r\n"
+            )
+            connection.sendall(head.encode())
+            assert child.stdout is not None
+            assert child.stdout.readline() == "at work\n"
+            child.send_signal(number)
+            assert child.wait(timeout=60) == 0
 
 
 def test_a_port_in_use_and_a_host_of_others() -> None:

@@ -9,6 +9,7 @@ import hashlib
 import hmac
 import ipaddress
 import logging
+import os
 import signal
 import socket
 import threading
@@ -191,6 +192,8 @@ def run(
 ) -> None:
     """Serve an application until SIGTERM or SIGINT; then finish what is under way, and return.
 
+    What takes longer than some seconds then is not finished: the process ends.
+
     Args:
         host: a name or an address of this machine.
         port: 0: any that is free.
@@ -219,17 +222,32 @@ def run(
         server = _Server(config, lambda: announce(f"http://{shown}:{bound}"))
         with _signals(server):
             server.run(sockets=[listener])
+            server.ended()
 
 
 class _Server(uvicorn.Server):
     def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
         super().__init__(config)
         self._announce = started
+        self._end: threading.Timer | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
         if self.started:
             self._announce()
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        super().handle_exit(sig, frame)
+        if self._end is None:
+            # Python waits for threads at its end. One may read a large state for hours.
+            self._end = threading.Timer(_STOP_SECONDS + 1, os._exit, (0,))
+            self._end.daemon = True
+            self._end.start()
+
+    def ended(self) -> None:
+        """Note that no thread keeps the process from its end."""
+        if self._end is not None:
+            self._end.cancel()
 
 
 @contextmanager
