@@ -97,6 +97,15 @@ def test_storage_by_kind_adds_up(built: HashedBuilder) -> None:
     assert [b for _, b in found["written"]] == sorted(b for _, b in found["written"])
 
 
+def test_storage_counts_what_links_lead_to(built: HashedBuilder, tmp_path: Path) -> None:
+    """Somebody moved folders to a larger disk, and left links."""
+    before = page(app_over(built.root), built.root, "storage").json()["kinds"]
+    for number, folder in enumerate(("state/0/1", "state", "offsets")):
+        moved = shutil.move(built.root / folder, tmp_path / f"disk-{number}")
+        (built.root / folder).symlink_to(moved)
+        assert page(app_over(built.root), built.root, "storage").json()["kinds"] == before
+
+
 def test_a_folder_that_may_not_be_listed_hides_no_other(
     built: HashedBuilder, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -60,7 +60,7 @@ class Listing:
 
 
 def list_state(storage: Storage, prefix: str) -> Iterator[ObjectInfo]:
-    """Yield the objects below `prefix`, which lies in `state/`, in no order.
+    """Yield the objects below `prefix`, which is empty or lies in `state/`, in no order.
 
     A listing of a storage follows no symbolic link but that of its first folder. A reader by key
     follows them all, so a store in a folder that somebody moved, and left a link, works. Whoever

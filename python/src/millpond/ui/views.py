@@ -73,7 +73,7 @@ def storage(place: Place, options: Options) -> Json:
     found: Counter[str] = Counter()
     size_bytes: Counter[str] = Counter()
     written: Counter[int] = Counter()
-    for info in root.list(""):
+    for info in list_state(root, ""):  # what is a link to another disk belongs to the query
         kind = _kind(info.key)
         found[kind] += 1
         size_bytes[kind] += info.size_bytes
