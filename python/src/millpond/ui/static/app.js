@@ -72,7 +72,7 @@ async function beat() {
       await now.page.refresh?.();
     }
   } catch (error) {
-    say(`the server does not answer: ${error.message}`, "off");
+    say(error.code ? error.message : `the server does not answer: ${error.message}`, "off");
   } finally {
     setTimeout(beat, 1000);
   }

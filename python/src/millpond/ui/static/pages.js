@@ -45,18 +45,21 @@ export function of(place, tab, given, ask, failed, job) {
   if (place.kind === "unreadable") return { node: failed({ code: place.code, message: place.problem, hint: place.hint }) };
   const tabs = TABS[place.kind];
   const name = tabs.some(([id]) => id === tab) ? tab : tabs[0][0];
-  const body = el("div");
+  const body = el("div"), wrong = el("div");
   const get = (what, arguments_ = {}) => ask(`/api/${place.id}/${what}?${new URLSearchParams(arguments_)}`);
   const node = el("div", {},
     el("nav", { class: "tabs", "aria-label": "Views" }, tabs.map(([id, text]) =>
       el("a", { href: `#/p/${place.id}/${id}`, "aria-current": id === name ? "page" : undefined }, text))),
     body);
   const page = PAGES[name](place, get, given, failed, job);
-  body.append(page.node);
+  body.append(wrong, page.node);
+  let loaded = false;
+  // What goes wrong stands above what the page showed before, until the next look succeeds.
   const careful = (run) => run && (async () => {
     const held = node.contains(document.activeElement) ? document.activeElement.getAttribute("href") : null;
-    try { await run(); }
-    catch (error) { page.node.replaceChildren(failed(error)); }
+    page.node.hidden = false; // charts are drawn as wide as their place
+    try { await run(); loaded = true; wrong.replaceChildren(); }
+    catch (error) { page.node.hidden = !loaded; wrong.replaceChildren(failed(error)); }
     // What was drawn anew has lost the focus.
     if (held && document.activeElement === document.body) node.querySelector(`a[href="${CSS.escape(held)}"]`)?.focus();
   });
@@ -184,13 +187,15 @@ function stores(place, get) {
 function groups(place, get, given, failed) {
   const body = el("div"), parts = new Map();
   const part = (s) => {
-    const map = heatmap(), head = el("div"), more = el("div");
-    const details = el("details", {}, el("summary", {}, "The fullest key groups and partitions"), more);
-    return { map, head, more, node: el("section", {}, el("h2", {}, `Operator ${s.operator} ${s.name}, store ${s.store}`), head, map.node, details) };
+    const map = heatmap(), head = el("div"), more = el("div"), none = note("No file tells the keys of its key groups.");
+    const full = el("div", {}, head, map.node, el("details", {}, el("summary", {}, "The fullest key groups and partitions"), more));
+    return { map, head, more, none, full, node: el("section", {}, el("h2", {}, `Operator ${s.operator} ${s.name}, store ${s.store}`), none, full) };
   };
   const update = (at, s) => {
     const cells = s.groups.flatMap((g) => g ?? []), mean = sum(cells) / cells.length;
-    if (!cells.length) return at.node.replaceChildren(at.node.firstChild, note("No file tells the keys of its key groups."));
+    at.none.hidden = cells.length > 0;
+    at.full.hidden = !cells.length;
+    if (!cells.length) return;
     const n = s.groups.length, loads = s.groups.map((g, p) => ({ p, keys: g ? sum(g) : 0 })).sort((a, b) => b.keys - a.keys);
     const average = sum(cells) / n, times = (keys, of) => (of ? (keys / of).toFixed(2) : "–");
     const fullest = s.groups.flatMap((g, p) => (g ?? []).map((keys, i) => ({ group: p + i * n, p, keys }))).sort((a, b) => b.keys - a.keys);
@@ -209,14 +214,16 @@ function groups(place, get, given, failed) {
         ["", (l) => bar(l.keys, loads[0].keys)]], loads.slice(0, 10), { "aria-label": "The fullest partitions" }));
   };
   const load = async () => {
-    const found = await get("groups");
-    for (const s of found.stores) {
-      const name = `${s.operator} ${s.store}`;
+    const { stores } = await get("groups");
+    const of1 = (s) => {
+      const name = `${s.operator} ${s.name} ${s.store}`;
       if (!parts.has(name)) parts.set(name, part(s));
-      if (!parts.get(name).node.isConnected) body.append(parts.get(name).node);
-      update(parts.get(name), s);
-    }
-    if (!found.stores.length) body.replaceChildren(note("No state was written yet."));
+      return parts.get(name);
+    };
+    const nodes = stores.length ? stores.map((s) => of1(s).node) : [note("No state was written yet.")];
+    // A batch takes the focus from no map. The first one brings stores, a changed job others.
+    if (nodes.length !== body.childNodes.length || nodes.some((n, i) => n !== body.childNodes[i])) body.replaceChildren(...nodes);
+    stores.forEach((s) => update(of1(s), s));
   };
   const skew = button("Read all rows", async () => {
     const s = await get("skew");
