@@ -298,6 +298,49 @@ def test_damage_and_a_place_that_goes(browser: Any, scene: Scene, tmp_path: Path
         server.stop()
 
 
+def _groups(*stores: tuple[str, list[list[int] | None]]) -> dict[str, object]:
+    return {
+        "stores": [
+            {"operator": 0, "name": name, "store": "default", "groups": of} for name, of in stores
+        ]
+    }
+
+
+def test_key_groups_of_a_query_that_changes(browser: Any, shown: Shown, scene: Scene) -> None:
+    """An error goes with the next look that succeeds, and what was shown stays below it meanwhile.
+    Stores come with the first batch, and go with a change of the job.
+    """
+    page = Page(browser, shown)
+    answer: dict[str, Any] = {"status": 200, "json": _groups()}
+    batch = 0
+    page.tab.route("**/groups?*", lambda asked: asked.fulfill(**answer))
+    page.tab.route("**/pulse*", lambda asked: asked.fulfill(json={"batch": batch}))
+
+    def look(found: dict[str, Any], says: str, *, status: int = 200) -> str:
+        """Let a batch come, and return what the page shows once it says this."""
+        nonlocal batch
+        page.reaches("document.getElementById('live').dataset.batch", batch)
+        answer.update(status=status, json=found)
+        batch += 1
+        page.tab.wait_for_selector(f"#main :text({json.dumps(says)}):visible", timeout=_WAIT_MS)
+        return page.text()
+
+    counts = _groups(("count", [[1, 2], [3, 4]]))
+    wrong = {"code": "STORAGE_UNAVAILABLE", "message": "no answer"}
+    page.go(scene.small, "groups")
+    assert "No state was written yet." in page.text()
+    first = look(counts, "store default")
+    assert "No state was written yet." not in first and "Live keys" in first
+    failed = look({"error": wrong}, "no answer", status=503)
+    assert "STORAGE_UNAVAILABLE" in failed and "Live keys" in failed
+    unknown = look(_groups(("count", [None, None])), "No file tells the keys")
+    assert "STORAGE_UNAVAILABLE" not in unknown and "Live keys" not in unknown
+    other = look(_groups(("dedupe", [[7]])), "dedupe")
+    assert "No file tells the keys" not in other and "count" not in other
+    page.context.close()
+    assert [text for text in page.wrong if "503" not in text] == []
+
+
 def test_a_stranger_sees_nothing(browser: Any, shown: Shown) -> None:
     for address, headers in (
         ("/", {}),
