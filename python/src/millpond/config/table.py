@@ -216,8 +216,9 @@ OPTIONS: tuple[Option, ...] = (
         type="bool",
         default=False,
         doc=(
-            "Whether a restore checks the CRC-32 of every SST that it fetches (RocksDB checks every"
-            " block that it reads in any case)."
+            "Whether a restore checks the CRC-32 of SSTs that it links from a local disk, too."
+            " Those that it copies or fetches it always checks, and RocksDB checks every block that"
+            " it reads."
         ),
     ),
     Option(
@@ -321,7 +322,7 @@ OPTIONS: tuple[Option, ...] = (
         default=None,
         doc=(
             "Region of the bucket. Unset: fs.s3a.endpoint.region, else what boto3 finds"
-            " (AWS_REGION, profile)."
+            " (AWS_DEFAULT_REGION, profile)."
         ),
     ),
     Option(
