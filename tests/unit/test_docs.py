@@ -54,8 +54,9 @@ def cli_markdown() -> str:
         "Generated from the command's own `--help`; do not edit.\n",
         (
             "Data goes to stdout, all else to stderr. The command needs no JVM, but for\n"
-            "`savepoint plan`, `savepoint bootstrap`, `adopt`, `release`, and for files that only\n"
-            "Hadoop reaches: `hdfs:`, `gs:`, and `abfs:` without the extra `azure`.\n"
+            "`savepoint plan`, `savepoint bootstrap`, `adopt`, `release`, the options `--job` and\n"
+            "`--engine spark`, state of Spark's own stores, and files that only Hadoop reaches:\n"
+            "`hdfs:`, `gs:`, and `abfs:` without the extra `azure`.\n"
             "[The tutorial](../tutorial.md) shows it at work.\n"
         ),
     ]
