@@ -42,6 +42,8 @@ from integration.shapes import SHAPES, named
 from integration.streams import Input, Run, finish, settings, start
 from millpond import erase, savepoint
 from millpond.operations import migrate
+from millpond.operations.inspect import verify
+from millpond.storage import LocalStorage
 
 pytestmark = pytest.mark.spark
 
@@ -389,11 +391,14 @@ def test_a_variable_that_comes_back(
 
 
 @pytest.mark.deep
+@pytest.mark.parametrize("ttl_ms", [None, _HOUR_MS], ids=["forever", "ttl"])
 @pytest.mark.parametrize("encoding", ["unsaferow", "AVRO"])  # Spark takes both cases
 def test_rows_of_a_variable_that_a_job_has_no_more_are_state(
-    spark: SparkSession, tmp_path: Path, encoding: str
+    spark: SparkSession, tmp_path: Path, encoding: str, ttl_ms: int | None
 ) -> None:
-    """The commands know their columns, though Spark's newest schema does not describe them."""
+    """The commands know their columns, though Spark's newest schema does not describe them. Its
+    metadata does not say any more which of the variables is a map.
+    """
     conf = {
         **CONF,
         **NO_EMPTY_BATCHES,
@@ -401,8 +406,9 @@ def test_rows_of_a_variable_that_a_job_has_no_more_are_state(
         "spark.sql.streaming.stateStore.encodingFormat": encoding,
     }
     source, run = Input(tmp_path / "input", EVENTS), Run(tmp_path / "run")
-    both = {"it": _V, "more": Variable("list")}
-    for variables in (both, both, {"it": _V}):
+    gone = {kind: Variable(kind, ttl_ms=ttl_ms) for kind in ("list", "map", "value")}
+    every = {"it": _V, **gone}
+    for variables in (every, every, {"it": _V}):
         source.add(events(("a", 1, 1), ("b", 2, 2)))
         frame = (
             source.stream(spark)
@@ -411,7 +417,7 @@ def test_rows_of_a_variable_that_a_job_has_no_more_are_state(
                 Changeable("row", variables),
                 "k string, what string, state string",
                 "Update",
-                "None",
+                "None" if ttl_ms is None else "ProcessingTime",
             )
         )
         finish(start(spark, frame, run, output_mode="update", conf=conf), run)
@@ -420,16 +426,21 @@ def test_rows_of_a_variable_that_a_job_has_no_more_are_state(
     savepoint.create(run.checkpoint, saved)
     savepoint.create(run.checkpoint, tables, format="canonical")
     rows = [r for r in savepoint.diff(before, saved, rows=True).rows or () if r.store == "default"]
-    changed = {r.key["k"]: len(r.after) for r in rows if r.column_family == "more"}
+    changed = {r.key["k"]: len(r.after) for r in rows if r.column_family == "list"}
     assert changed == {"a": 2, "b": 2}
-    (path, *_) = sorted(tables.glob("tables/0/default/more/*.parquet"))
+    (path, *_) = sorted(tables.glob("tables/0/default/list/*.parquet"))
     assert {"key", "value"} < set(pq.read_table(path).column_names)
-    savepoint.restore(saved, tmp_path / "wider", partitions=3)
-    assert savepoint.diff(tables, tmp_path / "wider").equal
+    wider = tmp_path / "wider"
+    savepoint.restore(saved, wider, partitions=3)
+    assert savepoint.diff(tables, wider).equal
+    assert verify(LocalStorage(str(wider)), "wider").problems == []
     released, back = tmp_path / "released", tmp_path / "back"
     migrate.release(run.checkpoint, released, provider="rocksdb")
     migrate.adopt(released, back)
     assert savepoint.diff(saved, back).equal
-    erase([saved], key={"k": "a"})
-    left = savepoint.diff(saved, tables)
-    assert all(f.added == f.same for f in left.families if f.column_family in both)
+    for place in (saved, wider):
+        erase([place], key={"k": "a"})
+        left = savepoint.diff(place, tables)
+        halved = {f.column_family for f in left.families if f.added == f.same}
+        assert {*every} <= halved
+        assert ttl_ms is None or {f"$ttl_{name}" for name in gone} <= halved

@@ -54,7 +54,7 @@ from millpond.state.codec import (
     without,
 )
 from millpond.state.partitioning import key_groups
-from millpond.state.selection import every_schema, rule_of
+from millpond.state.selection import every_rule
 from millpond.storage import Storage
 from millpond.storage.local import translate_restored
 from millpond.storage.stored_file import stored_path
@@ -182,8 +182,7 @@ class TableWriters:
         place = (store.operator, store.name)
         if place not in self._schemas:
             info = operator_info(self._image, store.operator)
-            found = every_schema(self._image, store.operator, info, store.name).values()
-            self._schemas[place] = {s.name: (s, rule_of(info, store.name, s)) for s in found}
+            self._schemas[place] = every_rule(self._image, store.operator, info, store.name)
         return self._schemas[place].get(family, (None, None))
 
     def has(self, store: StoreId, family: str) -> bool:

@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from millpond.errors import ErrorKind, InvalidInputError, NotFoundError, error
 from millpond.model.ids import DEFAULT_STORE, StoreId, VersionId
@@ -324,11 +325,45 @@ def _value(info: OperatorInfo, schema: FamilySchema) -> Struct:
 
 def rule_of(info: OperatorInfo, store: str, schema: FamilySchema) -> PartitionKeyRule:
     """Return which part of the keys of a column family decides their partition."""
+    return _rule(info, store, schema, info.state_variables)
+
+
+def every_rule(
+    image: Image, operator: int, info: OperatorInfo, store: str
+) -> dict[str, tuple[FamilySchema, PartitionKeyRule]]:
+    """Return, of each column family of `every_schema`, which part of its keys decides their
+    partition, too.
+
+    Raises: as `every_schema`.
+    """
+    schemas = every_schema(image, operator, info, store)
+    # The metadata has no variables that the job has dropped. What else a map's key would be, only
+    # the column family of the variable itself tells, and not that of its expiry.
+    known = {str(variable.get("stateName")) for variable in info.state_variables}
+    dropped = [
+        {"stateName": name, "stateVariableType": "MapState" if _is_map(schema) else "ValueState"}
+        for name, schema in schemas.items()
+        if name not in known and not name.startswith("$")
+    ]
+    variables = (*info.state_variables, *dropped)
+    return {
+        name: (schema, _rule(info, store, schema, variables)) for name, schema in schemas.items()
+    }
+
+
+def _is_map(schema: FamilySchema) -> bool:
+    """Whether a column family of transformWithState has the entries of maps."""
+    return schema.kind == "prefix" and schema.key.names == ["key", "userKey"]
+
+
+def _rule(
+    info: OperatorInfo, store: str, schema: FamilySchema, variables: Sequence[dict[str, Any]]
+) -> PartitionKeyRule:
     return partition_key_rule(
         info.name,
         store,
         schema.name,
         schema.key.names,
         _SPECS.get(schema.kind, ""),
-        info.state_variables,
+        variables,
     )

@@ -25,7 +25,7 @@ from millpond.spark.types import Struct
 from millpond.state.codec import check_supported, decode_keys
 from millpond.state.key_columns import first_name, given_twice, leaves, path_of
 from millpond.state.partitioning import partition_columns
-from millpond.state.selection import every_schema, rule_of
+from millpond.state.selection import every_rule
 from millpond.state.tables import equals, key_value
 
 Mask = npt.NDArray[np.bool_]
@@ -56,9 +56,8 @@ class Matcher:
         info = operator_info(image, operator)
         self._schemas: dict[tuple[str, str], tuple[FamilySchema, PartitionKeyRule]] = {}
         for store in info.stores:
-            for schema in every_schema(image, operator, info, store).values():
-                rule = rule_of(info, store, schema)
-                self._schemas[store, schema.name] = schema, rule
+            for name, found in every_rule(image, operator, info, store).items():
+                self._schemas[store, name] = found
         self.operator, self.shown = operator, shown
         self._wanted = self._places(key, shown)
         self._scalars: dict[tuple[str, str], list[tuple[list[str], Any]]] = {}

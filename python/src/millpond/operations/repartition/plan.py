@@ -29,7 +29,7 @@ from millpond.spark.log_edit import (
     offsets_with_partitions,
     operator_metadata_with_partitions,
 )
-from millpond.state.selection import every_schema, family_schemas, rule_of
+from millpond.state.selection import every_rule, family_schemas
 
 Ids = Mapping[tuple[int, int, str], str]
 
@@ -99,8 +99,8 @@ def check_placeable(image: Image, new: NewPartitions) -> None:
             continue
         info = operator_info(image, op.operator)
         for name in info.stores:
-            for schema in every_schema(image, op.operator, info, name).values():
-                check_types(schema.key, rule_of(info, name, schema))
+            for schema, rule in every_rule(image, op.operator, info, name).values():
+                check_types(schema.key, rule)
 
 
 def _is_single(image: Image, op: OperatorImage) -> bool:

@@ -29,7 +29,7 @@ from millpond.query.image import Image
 from millpond.query.row_source import UNKNOWN_GROUP, Rows, RowSource, StoreRows
 from millpond.rows import require_tools
 from millpond.spark.log_entries import OperatorInfo
-from millpond.state.selection import every_schema, rule_of
+from millpond.state.selection import every_rule
 
 _BUFFERED_BYTES = 64 * 1024 * 1024
 _NOTHING = ChangelogFooter(0, 0, 0)
@@ -76,7 +76,7 @@ class StoreWriter:
         self.same_partitions = self.same_groups and (
             new.count == image.partitions or operator in new.single
         )
-        self.schemas = every_schema(image, operator, info, store.name)
+        self.rules = every_rule(image, operator, info, store.name)
         # Each old partition numbered its column families by itself.
         self.families: dict[str, ColumnFamily] = {
             DEFAULT_STORE: ColumnFamily(DEFAULT_STORE, 0, "point")
@@ -199,14 +199,14 @@ class StoreWriter:
         from millpond.state.codec import check_supported, decode_keys
         from millpond.state.partitioning import key_groups
 
-        schema = self.schemas.get(rows.family.name)
-        if schema is None:
+        found = self.rules.get(rows.family.name)
+        if found is None:
             raise UnsupportedError(
                 f"operator {self.info.name}, column family {rows.family.name!r}: its keys, which"
                 " nothing describes, cannot be placed on other partitions"
             )
+        schema, rule = found
         check_supported(rows.family, schema)
-        rule = rule_of(self.info, self.store.name, schema)
         decoded = decode_keys(rows.keys, schema, place_bytes=0, encoding=rows.family.encoding)
         groups = key_groups(decoded, schema.key, rule, self.new.key_groups.max_parallelism)
         return replace(rows, groups=groups.tolist())
