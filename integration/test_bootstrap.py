@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -232,6 +233,23 @@ def test_state_in_place_of_what_the_rows_made(spark: SparkSession, tmp_path: Pat
     assert any("before" in row and "1000" in row for row in warm.rows[1]), warm.rows[1]
 
 
+@pytest.mark.deep
+def test_state_without_a_key(spark: SparkSession, tmp_path: Path) -> None:
+    """Parquet has no key of an aggregation over all rows."""
+    numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 1).load()
+    counted, warm = tmp_path / "counted.parquet", tmp_path / "of" / "warm"
+    pq.write_table(pa.Table.from_pylist([{"value": {"count": 41}}]), counted)
+    with settings(spark, _ON_MILLPOND):
+        millpond.bootstrap(
+            lambda: numbers.groupBy().count().writeStream.outputMode("update"),
+            warm,
+            state=pq.read_table(counted),
+        )
+    (row,) = millpond.read_state(warm).to_pylist()
+    assert row == {"partition": 0, "key": {}, "value": {"count": 41}}
+    _whole_and_alone(warm)
+
+
 def test_bad_input_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
     directory, target = tmp_path / "input", tmp_path / "of" / "warm"
     directory.mkdir()
@@ -283,6 +301,7 @@ def test_bad_input_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
     refused("columns key and value", state=pa.table({"key": [1]}))
     refused("no state is given", rows=rows, operator=0)
     # Only the batch shows these errors.
+    refused("columns key and value", state=pa.table({"value": [{"count": 1}]}))
     refused("ZeroDivisionError", job=clicks.groupBy(fails("k")).count(), rows=rows)
     refused(
         "no column family 'other'", rows=rows, state={"other": pa.table({"key": [], "value": []})}
