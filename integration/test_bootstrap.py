@@ -290,6 +290,11 @@ def test_bad_input_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
     )
     refused("v (is DOUBLE, not BIGINT)", rows=rows.withColumn("v", F.lit(1.0)))
     refused("k (is BIGINT, not STRING)", rows=rows.withColumn("k", F.lit(1).cast("bigint")))
+    refused(
+        "timestamp (is TIMESTAMP_NTZ, not TIMESTAMP)",
+        job=numbers.groupBy("value").count(),
+        rows=spark.sql("SELECT 1L AS value, TIMESTAMP_NTZ'2026-01-31 12:00:00' AS timestamp"),
+    )
     refused("a DataFrame or a pyarrow.Table", rows=[1])
     refused("streaming", rows=clicks)
     refused("no source 1", "0 FileSource", rows={1: rows})

@@ -102,13 +102,14 @@ object JobRun {
   }
 
   /** Whether every value of one type is one of the other, and no null comes where none may
-    * be. Narrower than what Spark calls an up-cast, which makes a time of a number, and
-    * a text of anything. */
+    * be. Narrower than what Spark calls an up-cast, which makes a time of a number, a time with
+    * a zone of one without, and a text of anything. */
   private def fits(from: DataType, to: DataType): Boolean = (from, to) match {
     case (NullType, _) => true
     case (a, b) if DataType.equalsIgnoreCompatibleNullability(a, b) => true
     case (a: IntegralType, b @ (FloatType | DoubleType)) => a.defaultSize < b.defaultSize
     case (a: NumericType, b: NumericType) => Cast.canUpCast(a, b)
+    case (TimestampType | TimestampNTZType, _) => false // nobody can know of which zone it is
     case (a: DatetimeType, b: DatetimeType) => Cast.canUpCast(a, b)
     case (_: StringType, _: StringType) => true
     case (ArrayType(a, nulls), ArrayType(b, may)) => fits(a, b) && (may || !nulls)
