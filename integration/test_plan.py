@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial, reduce
 from pathlib import Path
 from typing import Any
 
@@ -388,6 +389,40 @@ def test_a_variable_that_comes_back(
         finish(start(spark, frame, run, output_mode="update", conf=conf), run)
     assert f"Row(k='a', what='more', state='{kept}')" in run.rows[2]
     assert "Row(k='a', what='it', state='[(1,)]')" in run.rows[2]
+
+
+def test_sources_that_the_offset_log_numbers(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark starts a job with another number of sources if its log has the second form."""
+    conf = {**CONF, **NO_EMPTY_BATCHES, "spark.sql.streaming.offsetLog.formatVersion": "2"}
+    inputs = [Input(tmp_path / name, EVENTS) for name in ("first", "second", "third")]
+    for source in inputs:
+        source.add(events(("a", 1, 1)))
+
+    def counts(number: int) -> DataFrame:
+        first, *others = [source.stream(spark) for source in inputs[:number]]
+        return reduce(DataFrame.union, others, first).groupBy("k").count()
+
+    def writer(number: int) -> Any:
+        return counts(number).writeStream.outputMode("update")
+
+    run, saved, new = Run(tmp_path / "run"), tmp_path / "saved", tmp_path / "new"
+    finish(start(spark, counts(2), run, output_mode="update", conf=conf), run)
+    savepoint.create(run.checkpoint, saved)
+    for number in (2, 1, 3):
+        job = partial(writer, number)
+        with settings(spark, conf):
+            report = savepoint.plan(saved, job)
+            made = savepoint.restore(saved, new, job=job, dry_run=True)
+            dropped = savepoint.restore(saved, new, job=job, offsets="drop", dry_run=True)
+        told = f"the job reads {number} sources, the saved query 2: Spark starts it"
+        assert report.ok and report.problems == ()
+        assert any(told in text for text in report.warnings) is (number != 2)
+        assert any(told in text for text in made.warnings) is (number != 2)
+        assert not any(told in text for text in dropped.warnings)
+        build = partial(counts, number)
+        work = tmp_path / str(number)
+        refused, _ = what_spark_does(spark, saved, work, build, "update", conf)
+        assert not refused
 
 
 @pytest.mark.deep

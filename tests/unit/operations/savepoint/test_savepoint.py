@@ -420,6 +420,7 @@ def test_a_query_whose_operators_are_all_new_keeps_its_backend(
         new=[JobOperator(operator=0, name="stateStoreSave", error="")],
         described={0: described},
         warnings=(),
+        source_warnings=(),
         meant=None,
     )
     monkeypatch.setattr(restore, "fit_to_restore", lambda *_: fit)

@@ -73,6 +73,7 @@ class Fit:
     found: Sequence[JobOperator]  # of the job, as they start anew
     described: Mapping[int, Mapping[str, bytes]]  # what Spark then writes about each, by key
     problems: tuple[str, ...] = ()
+    source_warnings: tuple[str, ...] = ()
 
     @property
     def new(self) -> list[JobOperator]:
@@ -223,13 +224,15 @@ def fit_job(
         confirmed=confirmed,
     )
     by_name = is_avro(pinned)
+    problems, source_warnings = _compared_sources(image, meant)
     return Fit(
         meant=meant,
         numbers=numbers,
         verdicts=tuple(_with_warnings(one, saved, job, by_name) for one in told),
         found=found,
         described=described,
-        problems=_source_problems(image, meant),
+        problems=problems,
+        source_warnings=source_warnings,
     )
 
 
@@ -245,17 +248,22 @@ def _with_warnings(
     return replace(one, warnings=warnings)
 
 
-def _source_problems(image: Image, meant: JobQuery) -> tuple[str, ...]:
+def _compared_sources(image: Image, meant: JobQuery) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return what Spark refuses of the job's sources, and what it takes in silence."""
     last = images.last_offsets(image)
-    if last.version != "v1":
-        return ()  # such an entry has no line for a source that gave nothing yet
-    saved = len(last.sources)
+    if last.has_names:
+        return (), ()
+    saved = len(last.sources) if last.version == "v1" else last.numbers
     job = len(sources(meant, {}))
     if job == saved:
-        return ()
-    return (
-        f"the job reads {job} sources, the saved query {saved}: Spark does not start a query with"
-        " another number of sources",
+        return (), ()
+    told = f"the job reads {job} sources, the saved query {saved}: Spark"
+    if last.version == "v1":
+        return (f"{told} does not start a query with another number of sources",), ()
+    # Such an entry has no line for a source that gave nothing yet.
+    return (), (
+        f"{told} starts it, and gives each source the offset that one of its number had. That is"
+        " right if the last ones are new, or gone, or had given nothing yet",
     )
 
 

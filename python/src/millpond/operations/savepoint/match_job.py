@@ -35,7 +35,7 @@ class PlanReport:
     query: str | None  # queryName of the job's query
     operators: tuple[OperatorVerdict, ...]
     problems: tuple[str, ...] = ()  # why Spark would refuse the query, whatever its operators
-    warnings: tuple[str, ...] = ()  # Kafka's topics no longer fit the saved offsets
+    warnings: tuple[str, ...] = ()  # sources, or Kafka's topics, no longer fit the saved offsets
 
     @property
     def ok(self) -> bool:
@@ -102,7 +102,7 @@ def plan(
         operators=_with_column_options(fit, image),
         problems=fit.problems,
         # Last: a broker that does not answer takes a while.
-        warnings=kafka_warnings(image, meant),
+        warnings=(*fit.source_warnings, *kafka_warnings(image, meant)),
     )
 
 

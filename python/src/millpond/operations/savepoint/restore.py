@@ -390,6 +390,7 @@ def _write(
         *sink.warnings,
         *initial_state_warnings(new_operators),
         *(fitted.warnings if fitted is not None else ()),
+        *(fitted.source_warnings if fitted is not None and changes.offsets == KEEP else ()),
         *kafka_warnings(changed, fitted.meant if fitted is not None else None),
     )
     written = Written()
