@@ -53,6 +53,8 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
     // since memory and bloom filters answer most of them
     .setLevel0FileNumCompactionTrigger(DiskTier.FlushedFiles)
     .setTargetFileSizeBase(config.fileBytes)
+    // each snapshot has it whole, and it tells of all files that ever came and went
+    .setMaxManifestFileSize(DiskTier.ManifestBytes)
     .setStatsDumpPeriodSec(0)
     .setInfoLogLevel(InfoLogLevel.ERROR_LEVEL)
     .setKeepLogFileNum(1)
@@ -374,6 +376,8 @@ object DiskTier {
   private val LikePercent = 20
   private val BlockBytes = 4L << 10
   private val BloomBits = 10
+  /** A larger manifest is written anew, with what it says of the live files alone. */
+  private val ManifestBytes = 1L << 20
 
   /** About how much the index and the filter of a sorted file take. */
   private[disk] def indexBytes(rows: Long, keyBytes: Long, bytes: Long): Long =

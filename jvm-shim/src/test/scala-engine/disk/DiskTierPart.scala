@@ -25,6 +25,40 @@ object DiskTierPart extends Part {
     val store = new TierStore(trial, dir)
     try (1 to trial.random.between(4, 20)).foreach(_ => store.step())
     finally store.close()
+    if (trial.seed == 0 && trial.failAt == 0) new OldTier(trial, dir).run()
+  }
+}
+
+/** A tier that has seen many files come and go. A snapshot of it is no larger for that. */
+private final class OldTier(trial: Trial, dir: File) {
+  private val tier = Scratch.tier(new File(dir, "old"))
+  private val prefix = "\u0000\u0001" + "k" * (64 << 10) // a manifest has the keys at both ends
+
+  def run(): Unit = Trial.unheard {
+    try {
+      (0 until 64).foreach { n =>
+        val file = new File(dir, s"old-$n")
+        val writer = tier.sstWriter(file)
+        val key = Change.bytes(f"$prefix$n%05d")
+        writer.put(key, 0, key.length, key, 0, 1)
+        writer.finish()
+        tier.ingest(file)
+        if (n % 4 == 3) tier.compact()
+      }
+      val target = new File(dir, "old-snapshot")
+      tier.snapshotTo(target)
+      val manifest = target.listFiles.filter(_.getName.startsWith("MANIFEST-")).map(_.length).sum
+      trial.check(manifest < (2L << 20), s"RocksDB's manifest has $manifest bytes")
+      val other = Scratch.readOnly(target)
+      val rows = other.iterator(readAhead = true)
+      rows.seekToFirst()
+      var count = 0
+      while (rows.isValid) { count += 1; rows.next() }
+      trial.equal(count, 64, "the number of rows in the snapshot")
+      rows.close()
+      other.close()
+      Scratch.delete(target)
+    } finally tier.close()
   }
 }
 
