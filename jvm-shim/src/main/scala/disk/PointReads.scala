@@ -312,7 +312,8 @@ private[millpond] final class PointReads(dir: File, rocks: LocalRocks, maps: Boo
     if (before != null) { retired ++= allOf(before).filterNot(but); hasRetired = true }
   }
 
-  private def freeRetired(): Unit = synchronized {
+  /** Callers hold the store's monitor. */
+  private[disk] def freeRetired(): Unit = synchronized {
     hasRetired = false
     retired.foreach(close)
     retired.clear()

@@ -39,8 +39,9 @@ private[millpond] final class TierLookup(points: PointReads, filter: TierFilter,
   /** Give up what was begun. */
   def end(): Unit = { points.end(); filter.end() }
 
-  /** See what has become of the files. */
-  def judge(): Unit = points.judge()
+  /** See what has become of the files. What is given up goes at once: a store that is not read
+    * would keep it. Callers hold the store's monitor. */
+  def judge(): Unit = { points.judge(); points.freeRetired() }
 
   private[disk] def close(): Unit = { points.close(); filter.close() }
 }

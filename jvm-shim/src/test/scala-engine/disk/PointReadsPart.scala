@@ -167,8 +167,10 @@ private final class ReadTier(trial: Trial, dir: File) {
     val used = tier.lookup.usedBytes
     check(used <= budget.limitBytes * 3 / 4, "it takes too much memory")
     budget.limitTo(math.max(1L, used)): Unit
+    val hadPlaces = tier.lookup.hasPlaces && used > 0L
     tier.lookup.judge()
     check(!tier.lookup.hasPlaces || used == 0L, "it does not give way")
+    if (hadPlaces) equal(tier.lookup.usedBytes, 0L, "the memory of tables that gave way")
     budget.limitTo(ReadTier.BudgetBytes): Unit
     equal(budget.usedBytes, tier.lookup.usedBytes, "the memory of lookups")
     random.shuffle((0 until keyCount).toVector).foreach(n => verify(key(n)))
