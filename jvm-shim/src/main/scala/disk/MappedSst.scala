@@ -21,12 +21,12 @@ import org.apache.spark.unsafe.Platform
 private[disk] final class MappedSst(file: File) {
   import MappedSst._
 
+  /** The file itself, whatever its name is now. */
+  val identity: AnyRef = identityOf(file).orNull
   // what reads the whole file once goes another way: it would make all pages resident
   private var whole = new SstWindow(file)
   private val buffer = whole.map()
   private val address = SparkCompatibility.addressOf(buffer)
-  /** The file itself, whatever its name is now. */
-  val identity: AnyRef = identityOf(file).orNull
   val bytes: Long = buffer.capacity.toLong
   /** Entries, deletions and older values included. Known once the file is understood. */
   var entries = 0L
@@ -174,6 +174,13 @@ private[disk] object MappedSst {
   private val OneLevel = 0
   private val TwoLevels = 2
   private val Compressions = Set("NoCompression", "LZ4", "LZ4HC", "ZSTD")
+
+  /** Null: it is too large, or this process may not open or map one more. */
+  def ifPossible(file: File): MappedSst =
+    if (file.length > Int.MaxValue) null
+    else
+      try new MappedSst(file)
+      catch { case _: MillpondException => null }
 
   /** What a file is, whatever its name is; none if it is gone. */
   def identityOf(file: File): Option[AnyRef] =

@@ -210,15 +210,14 @@ private[millpond] final class PointReads(dir: File, rocks: LocalRocks, maps: Boo
     * `joined` or `failed` want, null: nothing. */
   private[disk] def prepare(file: File): AnyRef =
     if (isIdle) null
-    else if (file.length > Int.MaxValue) { synchronized(refuse()); null }
     else {
       // without a lock that a search may need: it takes as long as to write the file
-      val sst = new MappedSst(file)
+      val sst = MappedSst.ifPossible(file)
       var made: IndexedSst = null
       var indexing: Indexing = null
       try {
         val reader = new SstBlock
-        if (isReadable(sst, reader)) indexing = Indexing.of(sst, reader, budget)
+        if (sst != null && isReadable(sst, reader)) indexing = Indexing.of(sst, reader, budget)
         if (indexing != null) {
           while (indexing.step(Int.MaxValue)) ()
           if (used.get + indexing.keys.bytes <= most(budget.fairShareBytes)) {
@@ -228,7 +227,7 @@ private[millpond] final class PointReads(dir: File, rocks: LocalRocks, maps: Boo
         }
       } finally if (made == null) {
           if (indexing != null) indexing.keys.close()
-          sst.close()
+          if (sst != null) sst.close()
           synchronized(refuse())
         }
       made

@@ -2,9 +2,9 @@ package org.apache.spark.sql.millpond.disk
 
 import java.io.{EOFException, File, IOException, RandomAccessFile}
 import java.nio.MappedByteBuffer
-import java.nio.channels.FileChannel
+import java.nio.channels.{ClosedByInterruptException, FileChannel}
 
-import org.apache.spark.sql.millpond.base.RowLimit
+import org.apache.spark.sql.millpond.base.{MillpondError, RowLimit}
 import org.apache.spark.sql.millpond.memory.Bytes
 import org.apache.spark.unsafe.Platform
 
@@ -18,9 +18,24 @@ private[disk] final class SstWindow(file: File) {
   private var from = 0L
   private var length = 0
 
-  def map(): MappedByteBuffer =
-    try open.getChannel.map(FileChannel.MapMode.READ_ONLY, 0L, open.length)
-    catch { case e: IOException => close(); throw MappedSst.lost(file, e) }
+  /** Map the whole file. An interrupt of the thread closes the channel, so it waits. */
+  def map(): MappedByteBuffer = {
+    var isInterrupted = Thread.interrupted()
+    var made: MappedByteBuffer = null
+    try
+      while (made == null)
+        try made = mapped()
+        catch { case _: ClosedByInterruptException => isInterrupted = Thread.interrupted() }
+    catch { case e: IOException => close(); throw SstWindow.unmapped(file, e) }
+    finally if (isInterrupted) Thread.currentThread.interrupt()
+    made
+  }
+
+  private def mapped(): MappedByteBuffer = {
+    val channel = new RandomAccessFile(file, "r").getChannel
+    try channel.map(FileChannel.MapMode.READ_ONLY, 0L, open.length)
+    finally channel.close()
+  }
 
   def last(bytes: Int): Array[Byte] = {
     fill(open.length - bytes, bytes)
@@ -55,4 +70,12 @@ private[disk] final class SstWindow(file: File) {
 private object SstWindow {
   private val FirstBytes = 8 << 10
   private val MostBytes = 64 << 10
+
+  private def unmapped(file: File, e: IOException): Exception = e.getCause match {
+    case refused: OutOfMemoryError =>
+      MillpondError.of("MEMORY_EXHAUSTED", s"the sorted file $file cannot be mapped: $e",
+        hint = "Raise the system's limit for the mappings of a process, vm.max_map_count.",
+        cause = refused)
+    case _ => MappedSst.lost(file, e)
+  }
 }

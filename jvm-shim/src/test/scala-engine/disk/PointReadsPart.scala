@@ -107,10 +107,34 @@ private final class ReadTier(trial: Trial, dir: File) {
       }
       writer.finish()
       options.close()
-      tier.ingest(file)
+      takeIn(file)
       if (isOld) isForeign = true
       state = changes.foldLeft(state) { case (s, (k, v)) => v.fold(s - k)(s.updated(k, _)) }
     }
+  }
+
+  /** Sometimes nobody but RocksDB can open the file. */
+  private def takeIn(file: File): Unit = {
+    val hidden = new File(dir, "hidden")
+    val hides = chance(5) && (trial.beside eq Trial.nothing)
+    if (hides) {
+      trial.step("the file cannot be opened")
+      trial.beside = {
+        case "points.prepare" => file.renameTo(hidden): Unit
+        case "disk.ingest" => hidden.renameTo(file): Unit
+        case _ =>
+      }
+    }
+    try perhapsInterrupted(tier.ingest(file))
+    finally if (hides) trial.beside = Trial.nothing
+  }
+
+  /** Does work, sometimes in a thread that is to end, as that of a task that was killed. */
+  private def perhapsInterrupted(work: => Unit): Unit = {
+    val ends = chance(10)
+    if (ends) { trial.step("the thread is interrupted"); Thread.currentThread.interrupt() }
+    try work
+    finally equal(Thread.interrupted(), ends, "whether the thread is interrupted")
   }
 
   private def someLength: Int =
@@ -121,7 +145,7 @@ private final class ReadTier(trial: Trial, dir: File) {
     tier.lookup.judge() // else it does not know that a compaction has ended
     if (tier.lookup.isWanted) {
       trial.step("a lookup")
-      try tier.lookup.begin(budget)
+      try perhapsInterrupted(tier.lookup.begin(budget))
       catch { case _: MillpondException if trial.hasFailed => tier.lookup.end() }
     }
     val gives = chance(10)
