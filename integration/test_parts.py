@@ -32,6 +32,7 @@ _SEEDS = {
     "flush-behind": (300, 3000),
     "log-sync": (3, 30),
     "map-reads": (100, 1000),
+    "options": (300, 3000),
 }
 
 

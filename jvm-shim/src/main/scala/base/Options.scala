@@ -1,5 +1,7 @@
 package org.apache.spark.sql.millpond.base
 
+import java.util.Locale
+
 import scala.jdk.CollectionConverters._
 
 import com.fasterxml.jackson.databind.JsonNode
@@ -79,13 +81,14 @@ object Options {
     option.get("type").asText match {
       case "str" =>
         val choices = option.get("choices").elements.asScala.map(_.asText).toSeq
-        if (choices.isEmpty) Json.value(text)
+        if (text.trim.isEmpty) invalid("is empty")
+        else if (choices.isEmpty) Json.value(text.trim)
         else {
-          val chosen = text.trim.toLowerCase(java.util.Locale.ROOT)
+          val chosen = text.trim.toLowerCase(Locale.ROOT)
           if (!choices.contains(chosen)) invalid(s"is none of ${choices.mkString(", ")}")
           Json.value(chosen)
         }
-      case "bool" => text.trim.toLowerCase match {
+      case "bool" => text.trim.toLowerCase(Locale.ROOT) match {
           case "true" => Json.value(true)
           case "false" => Json.value(false)
           case _ => invalid("is neither true nor false")
@@ -103,10 +106,11 @@ object Options {
   }
 
   private def bytes(text: String): Option[Long] = {
-    val pattern = """(\d+)\s*([kmgt]?)(?:i?b)?""".r
-    text.trim.toLowerCase match {
+    val pattern = """(\d{1,18})\s*([kmgt]?)(?:i?b)?""".r
+    text.trim.toLowerCase(Locale.ROOT) match {
       case pattern(number, unit) =>
-        number.toLongOption.map(_ << (10 * " kmgt".indexOf(if (unit.isEmpty) " " else unit)))
+        val shift = 10 * " kmgt".indexOf(if (unit.isEmpty) " " else unit)
+        Some(math.min(number.toLong, Long.MaxValue >> shift) << shift) // above any maximum
       case _ => None
     }
   }
