@@ -5,6 +5,7 @@ executors do not take its files for those of a dead one.
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -74,6 +75,11 @@ def test_local_files_are_closed_and_the_working_directory_is_no_place_for_module
         assert [p for p in beside if stat.S_IMODE(p.stat().st_mode) & 0o077] == []
         assert not (tmp_path / "taken").exists()
         provider.close()
+        shutil.rmtree(root)  # as a cleaner of temporary files does
+        open_provider(
+            harness, tmp_path / "checkpoint", operator="stateStoreSave", schema=SCHEMA
+        ).close()
+        assert stat.S_IMODE(root.stat().st_mode) == 0o700
     finally:
         harness.stop()
 

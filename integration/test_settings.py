@@ -63,6 +63,30 @@ def test_wrong_option_is_named(
     assert option in text and says in text
 
 
+def test_the_local_folder_is_where_the_user_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be named by a link, and by a path from the working directory. A wrong one is told."""
+    disk, work = tmp_path / "disk", tmp_path / "work"
+    disk.mkdir()
+    work.mkdir()
+    (work / "link").symlink_to(disk)
+    (work / "file").touch()
+    monkeypatch.chdir(work)
+    own = Harness(tmp_path)
+    try:
+        scene = Scene(own, tmp_path / "checkpoint")
+        assert "agent.python" in scene.refuses(0, "INVALID_OPTION", **{"agent.python": " "})
+        text = scene.refuses(0, "STORAGE_UNAVAILABLE", localDir=str(work / "file"))
+        assert "localDir" in text and "FileAlreadyExistsException" in text
+        provider = scene.open(localDir="link")
+        scene.write(provider, 1)
+        provider.close()
+        assert list(disk.glob("millpond-*/owner.lock"))
+    finally:
+        own.stop()
+
+
 def test_checkpoint_of_sparks_own_store_is_refused(harness: Harness, tmp_path: Path) -> None:
     """The store refuses. It does not start empty."""
     scene = Scene(harness, tmp_path / "checkpoint")

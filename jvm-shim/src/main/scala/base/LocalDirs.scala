@@ -2,7 +2,7 @@ package org.apache.spark.sql.millpond.base
 
 import java.io.{File, IOException}
 import java.nio.channels.FileChannel
-import java.nio.file.Files
+import java.nio.file.{AccessDeniedException, FileAlreadyExistsException, Files, Path}
 import java.nio.file.StandardCopyOption.ATOMIC_MOVE
 import java.nio.file.StandardOpenOption.{CREATE_NEW, WRITE}
 import java.nio.file.attribute.PosixFilePermissions.{asFileAttribute, fromString}
@@ -11,7 +11,7 @@ import java.util.UUID
 import java.util.concurrent.atomic.AtomicLong
 
 import org.apache.spark.SparkEnv
-import org.apache.spark.util.ShutdownHookManager
+import org.apache.spark.util.{ShutdownHookManager, Utils}
 
 /** Where this JVM keeps its local copies: one folder under Spark's local directory. The JVM
   * locks it while it lives, so that the agent of a later JVM can tell a dead owner's folder
@@ -21,28 +21,59 @@ object LocalDirs {
   def configure(localDir: Option[String]): Unit = if (localDir.isDefined) configured = localDir
 
   lazy val root: File = {
-    val parent = new File(configured.getOrElse(sparkLocalDir()))
+    // absolute: the agent has a working directory of its own
+    val parent = new File(configured.getOrElse(sparkLocalDir())).getAbsoluteFile
     val dir = new File(parent, s"millpond-${UUID.randomUUID}")
-    try {
-      Files.createDirectories(parent.toPath)
-      // Closed to other users from its first moment, whatever the umask, and so is all that RocksDB
-      // and the agent put into it.
-      Files.createDirectory(dir.toPath, asFileAttribute(fromString("rwx------")))
-    } catch {
-      case e: IOException =>
-        throw MillpondError.of("LOCAL_DISK_FULL",
-          s"the folder $dir for local state cannot be made: ${e.getMessage}", cause = e)
+    making(dir) {
+      closed(dir.toPath)
+      var channel: FileChannel = null
+      try channel = locked(dir)
+      finally if (channel == null) delete(dir) // no agent would
+      ShutdownHookManager.addShutdownHook(() => { delete(dir); channel.close() }): Unit
     }
-    // It gets its name when it is locked. Else an agent that looks meanwhile takes it for a dead
-    // owner's, and deletes the folder.
+    dir
+  }
+
+  /** The file gets its name when it is locked. Else an agent that looks meanwhile takes the folder
+    * for a dead owner's, and deletes it. */
+  private def locked(dir: File): FileChannel = {
     val unlocked = new File(dir, "owner.lock.new").toPath
     val channel = FileChannel.open(unlocked, util.EnumSet.of(CREATE_NEW, WRITE),
       asFileAttribute(fromString("rw-------")))
-    // held until the JVM ends: nobody closes the channel, and the shutdown hook refers to it
-    channel.lock()
-    Files.move(unlocked, new File(dir, "owner.lock").toPath, ATOMIC_MOVE)
-    ShutdownHookManager.addShutdownHook(() => { delete(dir); channel.close() })
-    dir
+    try {
+      // held until the JVM ends: nobody closes the channel, and the shutdown hook refers to it
+      channel.lock()
+      Files.move(unlocked, new File(dir, "owner.lock").toPath, ATOMIC_MOVE)
+      channel
+    } catch { case e: IOException => channel.close(); throw e }
+  }
+
+  /** Make a folder that is closed to other users from its first moment, whatever the umask, and so
+    * is all that RocksDB and the agent put into it. It may be there. */
+  private def closed(dir: Path): Unit = {
+    // older builds of Java 17 fail at a folder that is there by a link
+    if (!Files.isDirectory(dir.getParent)) Files.createDirectories(dir.getParent): Unit
+    try Files.createDirectory(dir, asFileAttribute(fromString("rwx------"))): Unit
+    catch { case _: FileAlreadyExistsException if Files.isDirectory(dir) => }
+  }
+
+  private def making(dir: File)(work: => Unit): Unit =
+    try work
+    catch {
+      case e: IOException =>
+        throw MillpondError.of(kindOf(e), s"the folder $dir for local state cannot be made: $e",
+          hint = "Let Spark's user write there, free space, or point the option localDir, or " +
+            "Spark's spark.local.dir, to another disk.",
+          cause = e)
+    }
+
+  private def kindOf(e: IOException): String = {
+    val text = String.valueOf(e.getMessage)
+    def says(what: String*): Boolean = what.exists(text.contains)
+    if (says("No space left", "quota exceeded")) "LOCAL_DISK_FULL"
+    else if (e.isInstanceOf[AccessDeniedException] ||
+      says("Operation not permitted", "Read-only file system")) "STORAGE_DENIED"
+    else "STORAGE_UNAVAILABLE"
   }
 
   /** The configured folder itself, not this JVM's folder in it: agents of later JVMs must find
@@ -50,7 +81,7 @@ object LocalDirs {
   private def sparkLocalDir(): String = {
     val env = SparkEnv.get
     if (env == null) System.getProperty("java.io.tmpdir")
-    else org.apache.spark.util.Utils.getConfiguredLocalDirs(env.conf).head
+    else Utils.getConfiguredLocalDirs(env.conf).head
   }
 
   private val counter = new AtomicLong
@@ -58,9 +89,17 @@ object LocalDirs {
   /** A new empty folder of one provider. */
   def forStore(id: String): File = {
     val dir = new File(root, s"$id-${counter.incrementAndGet()}")
-    if (!dir.mkdirs())
-      throw MillpondError.of("LOCAL_DISK_FULL", s"the folder $dir for local state cannot be made.")
+    making(dir) {
+      closed(root.toPath)
+      Files.createDirectory(dir.toPath): Unit // not one that is there: what is in it is not known
+    }
     dir
+  }
+
+  /** Make a folder below `root`, which somebody may have deleted meanwhile, unless it is there. */
+  def make(dir: File): Unit = making(dir) {
+    closed(root.toPath)
+    Files.createDirectories(dir.toPath): Unit
   }
 
   def delete(file: File): Unit = {

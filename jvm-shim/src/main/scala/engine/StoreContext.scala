@@ -11,9 +11,7 @@ import org.apache.spark.sql.execution.streaming.state.{
   CoordinatorAccess, StateStoreConf, StateStoreId
 }
 import org.apache.spark.sql.millpond.agent.{Agent, HadoopFiles, StorageAccess}
-import org.apache.spark.sql.millpond.base.{
-  Json, LocalDirs, MillpondError, MillpondException, Options
-}
+import org.apache.spark.sql.millpond.base.{Json, LocalDirs, MillpondException, Options}
 import org.apache.spark.sql.millpond.changelog.PendingChangelog
 import org.apache.spark.sql.millpond.observe.Counters
 
@@ -129,8 +127,7 @@ final class StoreContext(val storeId: StateStoreId, val conf: StateStoreConf,
 
   def generationDir(generation: Int): File = {
     val dir = folderOf(generation)
-    if (!dir.isDirectory && !dir.mkdirs())
-      throw MillpondError.of("LOCAL_DISK_FULL", s"the folder $dir for local state cannot be made.")
+    if (!dir.isDirectory) LocalDirs.make(dir)
     dir
   }
 }
