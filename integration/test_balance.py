@@ -30,6 +30,7 @@ pytestmark = pytest.mark.skipif(
 PARTITIONS = 8
 SHUFFLE = "spark.sql.shuffle.partitions"
 ENABLED = STATE + "millpond.balance.enabled"
+LOCAL = STATE + "millpond.localDir"
 # For tests that say what is where. A young executor's first task may take longer than Spark's three
 # seconds: Spark gives its other tasks to somebody else then, and their stores go with them.
 PATIENT = {"spark.locality.wait.process": "60s"}
@@ -115,8 +116,10 @@ def joined(cluster: Cluster, count: int) -> None:
 def test_stores_move_to_an_executor_that_joins(tmp_path: Path) -> None:
     with (
         Cluster(tmp_path / "cluster", workers=1) as cluster,
-        application(cluster, tmp_path / "app", PATIENT) as app,
+        # Each executor finds it in its own working directory.
+        application(cluster, tmp_path / "app", PATIENT | {LOCAL: "state"}) as app,
     ):
+        (app.work / "state").touch()  # the driver cannot have a folder of that name
         query = Balanced(app, tmp_path, "count", format_=2)
         query.settle()
         joined(cluster, 1)

@@ -10,7 +10,7 @@ import java.util
 import java.util.UUID
 import java.util.concurrent.atomic.AtomicLong
 
-import org.apache.spark.SparkEnv
+import org.apache.spark.{SparkContext, SparkEnv}
 import org.apache.spark.util.{ShutdownHookManager, Utils}
 
 /** Where this JVM keeps its local copies: one folder under Spark's local directory. The JVM
@@ -18,7 +18,15 @@ import org.apache.spark.util.{ShutdownHookManager, Utils}
   * from a living one's. */
 object LocalDirs {
   @volatile private var configured: Option[String] = None
-  def configure(localDir: Option[String]): Unit = if (localDir.isDefined) configured = localDir
+  def configure(localDir: Option[String]): Unit =
+    if (localDir.isDefined && runsTasks) configured = localDir
+
+  /** The driver of a cluster runs no tasks, and may lack the executors' disk. */
+  private def runsTasks: Boolean = {
+    val env = SparkEnv.get
+    env == null || env.executorId != SparkContext.DRIVER_IDENTIFIER ||
+    Utils.isLocalMaster(env.conf)
+  }
 
   lazy val root: File = {
     // absolute: the agent has a working directory of its own
