@@ -255,7 +255,7 @@ OPTIONS: tuple[Option, ...] = (
         default=32 * MIB,
         minimum=MIB,
         maximum=64 * TIB,
-        doc="RocksDB block cache shared by all stores of one executor.",
+        doc="RocksDB block cache shared by all stores of one executor. The first one decides.",
     ),
     Option(
         name="gc.graceMs",
@@ -281,8 +281,8 @@ OPTIONS: tuple[Option, ...] = (
         type="str",
         default=None,
         doc=(
-            "Directory on the executor for local RocksDB files. Unset: Spark's own local"
-            " directories (spark.local.dir)."
+            "Directory on the executor for local RocksDB files. Unset: the first of Spark's own"
+            " local directories (spark.local.dir). The executor's first store decides."
         ),
     ),
     Option(
