@@ -5,7 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import shutil
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,8 @@ import pytest
 from millpond import checkpoint, savepoint
 from millpond.config import resolve
 from millpond.storage.settings import storage_settings
-from millpond.ui.app import ui_app
+from millpond.ui.app import _VIEWS, ui_app
+from millpond.ui.places import Place
 from tests.asgi import Answer, App, ask
 from tests.row_checkpoints import HashedBuilder
 from tests.s3_server import S3Server, s3_server
@@ -148,6 +151,29 @@ def test_a_query_that_is_deleted_is_gone(built: HashedBuilder) -> None:
     shutil.rmtree(built.root)
     answer = ask(app, at)
     assert answer.status == 400 and "deleted" in answer.json()["error"]["message"]
+
+
+def test_what_two_ask_for_at_once_is_read_once(
+    built: HashedBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Everything, for one: each press of the button began another reading of the whole state."""
+    monkeypatch.setattr("millpond.ui.app._FRESH_S", 60.0)
+    readings: list[str] = []
+    begun = threading.Barrier(2)
+
+    def read(place: Place, options: Mapping[str, object]) -> dict[str, bool]:
+        readings.append(place.path)
+        begun.wait(30)
+        return {"ok": True}
+
+    monkeypatch.setitem(_VIEWS, "verify", read)
+    app = app_over(built.root)
+    at = f"/api/{places(app)[str(built.root)]['id']}/verify"
+    with ThreadPoolExecutor(2) as pool:
+        asked = [pool.submit(ask, app, at) for _ in range(2)]
+        begun.wait(30)
+        assert [answer.result().json() for answer in asked] == [{"ok": True}] * 2
+    assert readings == [str(built.root)]
 
 
 def test_to_follow_a_query_on_s3_takes_a_listing(

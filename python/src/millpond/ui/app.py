@@ -100,18 +100,16 @@ class _Pages:
         given = request.query_params
         if place.kind == "unreadable":
             raise InvalidInputError(place.problem, kind=ErrorKind(place.code), hint=place.hint)
-        if what == "verify":
-            return views.verified(place, options)
-        if what == "rescale":
-            return views.rescale(place, options, _number(given.get("partitions", "")))
-        if what == "skew":
-            return views.skew(place, options)
-        if what == "jobplan":
-            return self._job_plan(place)
         name: object = (place.id, what)
         make: Callable[[], Any]
         if what in _VIEWS:
             make = lambda: _VIEWS[what](place, options)  # noqa: E731
+        elif what == "rescale":
+            partitions = _number(given.get("partitions", ""))
+            name = (place.id, what, partitions)
+            make = lambda: views.rescale(place, options, partitions)  # noqa: E731
+        elif what == "jobplan":
+            make = lambda: self._job_plan(place)  # noqa: E731
         elif what == "pulse":
             make = lambda: self.pulse(place)  # noqa: E731
         elif what == "saved":
@@ -146,6 +144,8 @@ _VIEWS: dict[str, Callable[[Place, Mapping[str, object]], Any]] = {
     "query": views.query,
     "groups": views.groups,
     "storage": views.storage,
+    "skew": views.skew,
+    "verify": views.verified,
 }
 
 
