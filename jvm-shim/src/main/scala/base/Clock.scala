@@ -2,16 +2,31 @@ package org.apache.spark.sql.millpond.base
 
 import java.util.concurrent.{Executors, ScheduledExecutorService, TimeUnit}
 
-object Clock {
+import org.apache.spark.internal.Logging
 
-  /** Run `work` again and again on a daemon thread of its own. `work` must not throw: then it would
-    * not run again.
+object Clock extends Logging {
+
+  /** Run `work` again and again on a daemon thread of its own, whatever it throws. The log tells of
+    * the first failure in a row.
     * @param name the thread's name
     */
   def every(intervalMs: Long, name: String, delayMs: Long = 0L)(
       work: => Unit): ScheduledExecutorService = {
     val pool = Executors.newSingleThreadScheduledExecutor(Daemons.named(name))
-    pool.scheduleWithFixedDelay(() => work, delayMs, intervalMs, TimeUnit.MILLISECONDS): Unit
+    var isFailing = false // the thread's own
+    pool.scheduleWithFixedDelay(
+      () =>
+        try { work; isFailing = false }
+        catch {
+          // the pool runs nothing again that threw, be it an error, and tells nobody
+          case e: Throwable =>
+            if (!isFailing) logWarning(s"$name fails, and tries again every $intervalMs ms: $e", e)
+            isFailing = true
+        },
+      delayMs,
+      intervalMs,
+      TimeUnit.MILLISECONDS
+    ): Unit
     pool
   }
 }

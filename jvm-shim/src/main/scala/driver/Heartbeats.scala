@@ -23,8 +23,13 @@ private object Heartbeats extends Logging {
   private val running = new ConcurrentHashMap[UUID, Heartbeat]
 
   private lazy val clock = Clock.every(IntervalMs, "millpond-heartbeats", IntervalMs) {
-    running.asScala.foreach { case (run, b) => if (b.wasLost()) EndedRuns.ended(run) else b.beat() }
+    running.asScala.foreach { case (run, b) => look(run, b) }
   }
+
+  /** What fails for one query must not take the heartbeats of the others, which would look dead. */
+  private def look(run: UUID, beat: Heartbeat): Unit =
+    try if (beat.wasLost()) EndedRuns.ended(run) else beat.beat()
+    catch { case NonFatal(e) => logWarning(s"run $run of a query cannot be watched: $e", e) }
 
   /** Called before the query reads its logs.
     * @param late called with the query's first plan instead: its state is Millpond's. */

@@ -7,7 +7,7 @@ import scala.util.Random
 
 import org.rocksdb.RocksDBException
 
-import org.apache.spark.sql.millpond.base.{MillpondError, OptionsPart, Seams}
+import org.apache.spark.sql.millpond.base.{ClockPart, MillpondError, OptionsPart, Seams}
 import org.apache.spark.sql.millpond.changelog.{BlockPart, ChangelogPart}
 import org.apache.spark.sql.millpond.disk.{
   ComposedPart, DiskTierPart, FlushPart, KeyFilterPart, PointReadsPart, RestPart
@@ -121,7 +121,8 @@ object Trial {
 object Parts {
   private val parts: Seq[Part] = Seq(TablePart, ArenaPart, SortedIndexPart, KeySortPart, BlockPart,
     ChangelogPart, DiskTierPart, FlushPart, ComposedPart, KeyFilterPart,
-    PointReadsPart, RestPart, LateRowsPart, FlushBehindPart, LogSyncPart, MapReadsPart, OptionsPart)
+    PointReadsPart, RestPart, LateRowsPart, FlushBehindPart, LogSyncPart, MapReadsPart, OptionsPart,
+    ClockPart)
 
   def main(args: Array[String]): Unit = {
     val (first, seeds, name) = (args(0).toLong, args(1).toInt, args(2))
