@@ -21,6 +21,9 @@ private[engine] final class WarmUp(monitor: AnyRef, label: String, status: Store
 
   private var active = false
   private var rows: WarmScan = null
+  // Counts the starts and the ends: the thread of an earlier start, which waits between two of its
+  // steps, must not work at the rows of the next one.
+  @volatile private var turn = 0
 
   /** Whether memory may still get rows of the disk tier. Callers hold the engine's monitor. */
   def isActive: Boolean = active
@@ -30,16 +33,17 @@ private[engine] final class WarmUp(monitor: AnyRef, label: String, status: Store
   def start(): Unit = {
     check()
     active = true
-    val generation = status.generation
+    turn += 1
+    val mine = turn
     Seams.start(
       s"warm-up $label",
       () =>
-        try background.during("warm-up")(run(generation))
+        try background.during("warm-up")(run(mine))
         catch {
           // the rows stay on disk, where every read finds them; a read that needs a
           // damaged file reports it
           case NonFatal(e) =>
-            monitor.synchronized(if (status.generation == generation) end())
+            monitor.synchronized(if (turn == mine) end())
             logWarning(s"store $label: its warm-up ended early: ${e.getMessage}")
         }
     )(pool.execute(_))
@@ -49,6 +53,7 @@ private[engine] final class WarmUp(monitor: AnyRef, label: String, status: Store
   def end(): Unit = {
     check()
     active = false
+    turn += 1
     if (rows != null) {
       rows.close()
       rows = null
@@ -65,17 +70,16 @@ private[engine] final class WarmUp(monitor: AnyRef, label: String, status: Store
     all.end()
   }
 
-  private def run(generation: Int): Unit = {
+  private def run(mine: Int): Unit = {
     var going = monitor.synchronized {
-      val wanted = active && status.serves(generation)
+      val wanted = turn == mine && status.isLoaded
       if (wanted) rows = scan()
       wanted
     }
     while (going) {
       if (Seams.director == null) throttle.giveWay(isPaused())
       // leave a store that is being reloaded at once: this thread serves other stores too
-      going = status.generation == generation && monitor.synchronized(
-        status.generation == generation && step())
+      going = turn == mine && monitor.synchronized(turn == mine && step())
       Thread.`yield`()
       Seams.at("warm-up.step")
     }
@@ -86,9 +90,8 @@ private[engine] final class WarmUp(monitor: AnyRef, label: String, status: Store
 
   /** Bring in some rows; false at the end. */
   private def step(): Boolean =
-    if (!active) false
-    else if (budget.usedBytes > budget.limitBytes * (if (isStandby()) StandbyShare
-                                                     else BudgetShare)) {
+    if (budget.usedBytes > budget.limitBytes * (if (isStandby()) StandbyShare
+                                                else BudgetShare)) {
       end()
       false
     } else if (rows.step(Seams.stretch("warm-up.rows", StepRows).toInt)) true

@@ -13,7 +13,7 @@ import org.apache.spark.sql.millpond.disk.{
   ComposedPart, DiskTierPart, FlushPart, KeyFilterPart, PointReadsPart, RestPart
 }
 import org.apache.spark.sql.millpond.driver.LateRowsPart
-import org.apache.spark.sql.millpond.engine.{FlushBehindPart, LogSyncPart}
+import org.apache.spark.sql.millpond.engine.{FlushBehindPart, LogSyncPart, WarmUpPart}
 import org.apache.spark.sql.millpond.memory.{ArenaPart, KeySortPart, SortedIndexPart, TablePart}
 import org.apache.spark.sql.millpond.transport.MapReadsPart
 
@@ -122,7 +122,7 @@ object Parts {
   private val parts: Seq[Part] = Seq(TablePart, ArenaPart, SortedIndexPart, KeySortPart, BlockPart,
     ChangelogPart, DiskTierPart, FlushPart, ComposedPart, KeyFilterPart,
     PointReadsPart, RestPart, LateRowsPart, FlushBehindPart, LogSyncPart, MapReadsPart, OptionsPart,
-    ClockPart)
+    ClockPart, WarmUpPart)
 
   def main(args: Array[String]): Unit = {
     val (first, seeds, name) = (args(0).toLong, args(1).toInt, args(2))
