@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import random
+import threading
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -19,6 +20,7 @@ from integration.harness import Harness, Provider, ProviderError, Row, Schema, S
 from integration.processes import wait_until
 from integration.store_cases import PARTITIONS, open_provider
 from millpond.format.changelog import read_header
+from tests.s3_server import HADOOP, Request, s3_server
 
 SCHEMA = Schema("k string, n bigint", "v string")
 LISTS = Schema("k string, n bigint", "v string", multi=True)
@@ -50,8 +52,10 @@ class Scene:
         multi: bool = False,
         conf: Mapping[str, str] | None = None,
         padding: str = "",
+        hadoop: Mapping[str, str] | None = None,
     ) -> None:
         self.jvms, self.checkpoint, self.conf, self.padding = jvms, checkpoint, conf or {}, padding
+        self.hadoop = hadoop
         self.schema = LISTS if multi else SCHEMA
         self.run_id = str(uuid.uuid4())
         self.format = format_
@@ -76,6 +80,7 @@ class Scene:
                 **self.conf,
             },
             run_id=self.run_id,
+            hadoop=self.hadoop,
         )
 
     def batch(self, rng: random.Random, provider: Provider | None = None) -> None:
@@ -250,6 +255,51 @@ def test_a_take_over_that_fails_gives_back_its_memory(
     read.release()
     taken.close()
     scene.told([])
+
+
+def test_a_task_that_is_killed_in_a_take_over_asks_no_more(
+    jvms: tuple[Harness, Harness], tmp_path: Path
+) -> None:
+    """Else it keeps the store from the next attempt as long as the storage is slow."""
+    held, asked, answered = threading.Event(), threading.Event(), threading.Event()
+
+    def gate(request: Request) -> None:
+        if held.is_set() and request.operation == "GET" and request.path.endswith(".changelog"):
+            asked.set()
+            assert answered.wait(60)
+
+    (tmp_path / "ckpt").mkdir()
+    (tmp_path / "ckpt" / "metadata").write_text('{"id":"the-query"}')
+    with s3_server() as server, server.faults(gate):
+        conf = {
+            "millpond.storage.uri": f"s3://{server.bucket()}/states",
+            "millpond.storage.s3.endpoint": server.endpoint,
+            "millpond.agent.callTimeoutMs": "4000",
+        }
+        scene = Scene(jvms, tmp_path / "ckpt", format_=2, conf=conf, hadoop=HADOOP)
+        rng = random.Random(8)
+        scene.batch(rng)
+        scene.follow()
+        scene.batch(rng)
+        taken, (version, id) = scene.provider(1), scene.at
+        held.set()
+        attempt = jvms[1].begin(
+            "get_read_store", p=taken.name, s="killed", version=version, id=id, task="killed"
+        )
+        assert asked.wait(60)
+        jvms[1].kill_task("killed")
+        with pytest.raises(ProviderError, match="TaskKilledException"):
+            jvms[1].join(attempt)
+        assert not answered.is_set()
+        jvms[1].end_task("killed")
+        held.clear()
+        answered.set()
+        read = taken.read_store(*scene.at)
+        scene.check(read)
+        read.release()
+        taken.close()
+        scene.told([])
+        scene.writer.close()
 
 
 def folders(harness: Harness) -> list[str]:

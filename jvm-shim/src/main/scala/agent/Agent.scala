@@ -22,7 +22,7 @@ import org.apache.spark.util.ShutdownHookManager
   * call takes longer than the time-out, however long its work takes. */
 object Agent extends Logging {
   private val Attempts = 3
-  private val OnlyRead = Set("open", "change_feed")
+  private val OnlyRead = Set("open", "follow", "change_feed")
   private val tickets = new AtomicLong
   private var running: AgentProcess = null
   @volatile private var stopping = false
