@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import random
 import threading
+import time
 import uuid
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -400,6 +401,36 @@ def test_a_store_that_finds_no_place_does_not_keep_others_from_being_followed(
     for folder in taken:
         folder.rmdir()
     other.close()
+    scene.told([])
+
+
+def test_a_store_that_was_followed_again_is_left_alone_no_longer_than_at_first(
+    jvms: tuple[Harness, Harness], tmp_path: Path
+) -> None:
+    """Each failure in a row doubles the pause, which tests have at a fifth of a second. So the
+    seventh would take more than twelve seconds.
+    """
+    scene = Scene(jvms, tmp_path / "ckpt", format_=2)
+    rng = random.Random(7)
+
+    def led() -> bool:
+        """Tell it what to follow, as the driver does again and again."""
+        scene.told([scene.wanted(*scene.at)])
+        return scene.followed() == scene.at[0]
+
+    scene.batch(rng)
+    wait_until(led, seconds=30, what="the follower")
+    for _ in range(7):
+        jvms[1].arm("follow.answered", kind="STORAGE_UNAVAILABLE")
+        scene.batch(rng)
+        scene.told([scene.wanted(*scene.at)])
+        wait_until(lambda: scene.followed() == -1, seconds=30, what="the failure")
+        wait_until(led, seconds=8, what="the store to be followed again")
+        time.sleep(0.4)
+        scene.batch(rng)
+        wait_until(led, seconds=8, what="the next version")
+    jvms[1].disarm()
+    scene.taken_over().close()
     scene.told([])
 
 

@@ -11,7 +11,7 @@ import com.fasterxml.jackson.databind.JsonNode
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.execution.streaming.state.StateStoreId
 import org.apache.spark.sql.millpond.agent.Agent
-import org.apache.spark.sql.millpond.base.{Daemons, Json, MillpondException}
+import org.apache.spark.sql.millpond.base.{Daemons, Json, MillpondException, Seams}
 import org.apache.spark.sql.millpond.observe.{Counters, Observed, Reports}
 
 /** The stores of other executors that this one follows: it has them loaded, and reads each
@@ -30,7 +30,14 @@ private[millpond] object Followers extends Logging {
 
   private final case class Wanted(key: Key, version: Long, id: Option[String])
 
-  // after a failure; twice as long after each further one
+  /** How often a store failed in a row, when it did so last, and for how long it is left alone. It
+    * is sound again once it was followed for as long. */
+  private final case class Failure(times: Int, atMs: Long, pauseMs: Long) {
+    def pauses(nowMs: Long): Boolean = nowMs < atMs + pauseMs
+    def isPast(nowMs: Long): Boolean = nowMs >= atMs + 2 * pauseMs
+  }
+
+  // after a failure; twice as long after each further one in a row
   private val PauseMs = 60000L
   private val MostDoublings = 6
 
@@ -39,8 +46,7 @@ private[millpond] object Followers extends Logging {
   private lazy val worker = Daemons.one("millpond-standby")
   private val isQueued = new AtomicBoolean
   @volatile private var wanted = Seq.empty[Wanted]
-  // the worker's own: how often a store failed, and until when it is left alone
-  private val failed = scala.collection.mutable.HashMap.empty[Key, (Int, Long)]
+  private val failed = scala.collection.mutable.HashMap.empty[Key, Failure] // the worker's own
 
   private def key(context: StoreContext): Key = Key(context.runId, context.storeId.operatorId,
     context.storeId.partitionId, context.storeId.storeName)
@@ -92,8 +98,7 @@ private[millpond] object Followers extends Logging {
     val keys = now.map(_.key).toSet
     followers.keySet.asScala.filterNot(keys).foreach(drop)
     failed.filterInPlace((key, _) => keys(key))
-    val ms = System.currentTimeMillis
-    now.filterNot(w => failed.get(w.key).exists(_._2 > ms)).foreach(follow)
+    now.filterNot(w => failed.get(w.key).exists(_.pauses(System.currentTimeMillis))).foreach(follow)
   }
 
   private def follow(w: Wanted): Unit = {
@@ -101,18 +106,19 @@ private[millpond] object Followers extends Logging {
     try {
       follower = follower.orElse(begun(w.key))
       follower.foreach(_.bring(w.version, w.id))
+      if (failed.get(w.key).exists(_.isPast(System.currentTimeMillis))) failed.remove(w.key): Unit
     } catch {
       // a task has taken it over, or nobody needs it any more
       case NonFatal(_) if follower.exists(_ ne followers.get(w.key)) => ()
       case NonFatal(e) if !Agent.isStopping =>
         Counters.standbyFailures.increment()
-        val times = failed.get(w.key).fold(0)(_._1)
-        val pauseMs = PauseMs << math.min(times, MostDoublings)
+        val times = failed.get(w.key).fold(0)(_.times)
+        val pauseMs = Seams.stretch("standby.pause", PauseMs) << math.min(times, MostDoublings)
         val why = e match { case m: MillpondException => s"${m.kind}: "; case _ => "" }
         val text = s"store ${w.key.label} is not followed for ${pauseMs / 1000} s: $why" +
           e.getMessage
         if (times == 0) logWarning(text) else logInfo(text)
-        failed(w.key) = (times + 1, System.currentTimeMillis + pauseMs)
+        failed(w.key) = Failure(times + 1, System.currentTimeMillis, pauseMs)
         drop(w.key)
       case NonFatal(_) => drop(w.key)
     }

@@ -15,6 +15,7 @@ object Faults extends InvocationHandler {
   private lazy val director = Class.forName(shim + "Seams$Director")
   // A flush gathers no more than this, so that it writes several files.
   private val GatherBytes = 1L << 20
+  private val PauseMs = 200L // after a failure of a follower
   private val PatienceMs = 20000L
   private var point = ""
   private var first = 0
@@ -81,6 +82,7 @@ object Faults extends InvocationHandler {
         thread.start()
         null
       case "stretch" if args(0) == "flush.gather" => Long.box(GatherBytes)
+      case "stretch" if args(0) == "standby.pause" => Long.box(PauseMs)
       case "acquire" => args(0).asInstanceOf[ReentrantLock].lock(); null
       case _ => InvocationHandler.invokeDefault(proxy, method, args: _*)
     }
