@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -133,6 +134,34 @@ def test_stores_move_to_an_executor_that_joins(tmp_path: Path) -> None:
         # In any order: more than one may move before a batch.
         assert sorted(p for p, _ in opened) == sorted(m.partition for m in made), opened
         assert [int(e["partition"]) for e in said] == [m.partition for m in made]
+        query.stop()
+
+
+@pytest.mark.deep
+def test_stores_move_once_the_drivers_agent_can_start(tmp_path: Path) -> None:
+    """Something kills it at first, as when the machine is out of memory."""
+    kills, python = tmp_path / "kills", tmp_path / "python"
+    kills.touch()
+    python.write_text(f'#!/bin/sh\n[ -e "{kills}" ] && kill -9 $$\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    settings = PATIENT | {STATE + "millpond.agent.driverPython": str(python)}
+    with (
+        Cluster(tmp_path / "cluster", workers=1) as cluster,
+        application(cluster, tmp_path / "app", settings) as app,
+    ):
+        query = Balanced(app, tmp_path, "count", format_=2)
+        query.settle()
+        joined(cluster, 1)
+
+        def failed() -> bool:
+            round_of([query])
+            said = "none is moved to balance them: AGENT_LOST"
+            return said in app.log_path.read_text(errors="replace")
+
+        wait_until(failed, seconds=WAIT_S, what="the agent's failure")
+        assert moves(query) == []
+        kills.unlink()
+        spread((query,))
         query.stop()
 
 

@@ -33,12 +33,18 @@ import org.apache.spark.sql.millpond.observe.{Counters, DriverReports}
 private object Balance extends Logging {
   private val LeastMs = 300L // from look to look
   private val RestMs = 2000L // while all is well
+  private val PauseMs = 20000L // after the agent was lost
+  /** Errors of a driver that has no agent. Others pass: a machine was too busy, or something killed
+    * a process. */
+  private val HasNoAgent =
+    Set("AGENT_NOT_STARTED", "AGENT_PACKAGE_MISSING", "AGENT_VERSION_MISMATCH")
   private val runs = new ConcurrentHashMap[UUID, Run]
   private lazy val worker = Daemons.one("millpond-balance")
   private val isLooking = new AtomicBoolean
   // this driver has no agent, and asks for none again
   @volatile private var isOff = false
   @volatile private var isWarned = false
+  @volatile private var pausesUntilMs = 0L
   // the worker's own
   private var listened: SparkContext = null // guarded by `this`
   private var lookedMs = 0L
@@ -100,7 +106,8 @@ private object Balance extends Logging {
   private def warn(e: Throwable): Unit = {
     val why = e match {
       case m: MillpondException =>
-        if (m.kind.startsWith("AGENT_")) isOff = true
+        if (HasNoAgent(m.kind)) isOff = true
+        else if (m.kind.startsWith("AGENT_")) pausesUntilMs = System.currentTimeMillis + PauseMs
         s"${m.kind}: ${m.getMessage}"
       case other => other.toString
     }
@@ -113,7 +120,8 @@ private object Balance extends Logging {
     try {
       val nowMs = System.currentTimeMillis
       val executors =
-        if (nowMs - lookedMs < LeastMs) Nil else Placement.executors(asks.context).getOrElse(Nil)
+        if (nowMs < pausesUntilMs || nowMs - lookedMs < LeastMs) Nil
+        else Placement.executors(asks.context).getOrElse(Nil)
       val ids = executors.map(_.id).toSet
       if (ids.size > 1 && (ids != seen || isMoving || nowMs - lookedMs >= RestMs)) {
         val all = runs.values.asScala.filter(r => r.isOn && (r.context eq asks.context)).toSeq
@@ -121,6 +129,7 @@ private object Balance extends Logging {
         seen = ids
         lookedMs = nowMs
         isMoving = decide(asks.options, all, executors)
+        isWarned = false
       }
     } catch { case NonFatal(e) => warn(e) }
     finally isLooking.set(false)
