@@ -186,6 +186,17 @@ def test_a_message_that_comes_after_the_commit(agents: Agents, server: S3Server)
     assert agents.changelog(provider, VersionId(1, id)) == Path(staged).read_bytes()
 
 
+def test_a_message_that_comes_after_the_end_of_the_store(agents: Agents, server: S3Server) -> None:
+    """Nobody would close the store again."""
+    provider, id = agents.provider(), new_id()
+    staged = stage(provider, id)
+    provider.call("close")
+    assert grew(provider, id, staged)
+    provider.call("changelog_ended", staged=staged)
+    assert not provider.service._contexts._stores
+    assert server.counts["CREATE"] == 0
+
+
 def test_a_failure_in_the_batch_does_not_fail_the_commit(agents: Agents, server: S3Server) -> None:
     provider, id = agents.provider(), new_id()
     staged = stage(provider, id)

@@ -230,7 +230,11 @@ class AgentService:
         return {"changelogs": changelogs}
 
     def _changelog_grew(self, request: dict[str, Any]) -> dict[str, Any]:
-        context, fields = self._context(request), JsonFields(request, request_error)
+        context = self._contexts.known(request.get("store"))
+        if context is None:
+            # The store was closed, and must not come back. Or the agent is younger than the batch.
+            return {"sends": True}
+        fields = JsonFields(request, request_error)
         context.checkpoint.claim()
         sends = self._growing.grown(
             context,
