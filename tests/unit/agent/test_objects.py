@@ -189,6 +189,38 @@ def test_spark_s_logs_are_read_once_per_run(objects: Objects) -> None:
     assert objects.requests(lambda: other_run.open(0))["list"] > 0
 
 
+def test_a_batch_after_one_that_closed_its_stores_asks_for_state_alone(objects: Objects) -> None:
+    """With Spark's `unloadOnCommit` each batch closes its stores, and the next one opens them."""
+    objects.memory.put_bytes("offsets/0", OFFSETS)
+    objects.memory.put_bytes("state/0/_metadata/metadata", OPERATOR)
+    query = objects.provider()
+    query.open(0)
+    query.commit()
+    query.call("close")
+    assert objects.requests(lambda: opened(query, query)) == {"get_to_file": 1}
+    assert objects.requests(query.commit) == {"put_file": 1}
+
+
+def test_of_queries_without_stores_some_are_known(tmp_path: Path) -> None:
+    """Those whose stores were closed last: each has a connection."""
+    begun: list[str] = []
+
+    def opener(uri: str, settings: StorageSettings) -> MemoryStorage:
+        begun.append(uri.rpartition("/")[2])
+        return MemoryStorage()
+
+    service = AgentService(opener=opener)
+
+    def use(name: str) -> None:
+        query = Provider(service, tmp_path / name, tmp_path / f"local-{name}", run_id=name)
+        query.open(0)
+        query.call("close")
+
+    for name in ("a", "b", "a", "c", "d", "a", "e", "a", "b"):
+        use(name)
+    assert begun == ["a", "b", "c", "d", "e", "b"]
+
+
 @pytest.mark.parametrize("spark_format", [1, 2])
 @pytest.mark.parametrize("lost", ["manifest", "sst", "changelog at the snapshot"])
 def test_what_is_not_there_is_looked_for_in_a_listing(

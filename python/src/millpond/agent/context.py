@@ -31,6 +31,10 @@ from millpond.store.sst_cache import SstCache, cache_directory
 
 # How many files of all stores of one Spark checkpoint are fetched at the same time.
 _FETCHES = 32
+# Of so many Spark checkpoints whose stores are all closed the agent keeps the connection, and what
+# it knows: with Spark's `unloadOnCommit` each batch closes its stores, and the next one opens them
+# again.
+_UNUSED = 4
 # Of so many stores that were closed the agent remembers when they were collected.
 _REMEMBERED = 10_000
 
@@ -294,7 +298,7 @@ class Contexts:
             return None
 
     def forget(self, context: StoreContext) -> None:
-        """Forget a store, but not when it was collected."""
+        """Forget a store, but not when it was collected. Of its Spark checkpoint see `_UNUSED`."""
         with self._lock:
             for key, known in self._stores.items():
                 if known is context:
@@ -303,12 +307,9 @@ class Contexts:
                 key: known for key, known in self._stores.items() if known is not context
             }
             used = {id(known.checkpoint) for known in self._stores.values()}
-            for (uri, _, run), checkpoint in self._checkpoints.items():
-                if id(checkpoint) not in used:
-                    self._times.keep_checkpoint(uri, run, checkpoint)
-            self._checkpoints = {
-                key: known for key, known in self._checkpoints.items() if id(known) in used
-            }
+            unused = [place for place, known in self._checkpoints.items() if id(known) not in used]
+            for uri, settings, run in unused[:-_UNUSED]:
+                self._times.keep_checkpoint(uri, run, self._checkpoints.pop((uri, settings, run)))
             self._gates = {
                 key: gate
                 for key, gate in self._gates.items()
@@ -335,14 +336,18 @@ class Contexts:
         )
         settings = storage_settings(resolved, hadoop)
         uri, run_id = roots.checkpoint_of_state(fields.string("root")), fields.string("run_id")
-        with self._gate((uri, settings, run_id)):
+        place = (uri, settings, run_id)
+        with self._gate(place):
             # The storage may answer slowly: other queries must not wait for it.
-            checkpoint = self._checkpoints.get((uri, settings, run_id))
+            checkpoint = self._checkpoints.get(place)
             if checkpoint is None:
                 checkpoint = CheckpointContext(uri, self._open_storage(uri, settings))
                 with self._lock:
                     self._times.take_checkpoint(uri, run_id, checkpoint)
-                    self._checkpoints[(uri, settings, run_id)] = checkpoint
+            with self._lock:
+                # The last one is that which was needed last.
+                self._checkpoints.pop(place, None)
+                self._checkpoints[place] = checkpoint
         with self._lock:
             hinted = fields.has("partitions_hint") and not fields.is_null("partitions_hint")
             directory = checkpoint.storage.local_path(layout.store_dir(store))
