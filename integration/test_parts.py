@@ -33,6 +33,7 @@ _SEEDS = {
     "log-sync": (3, 30),
     "warm-up": (2, 20),
     "clock": (10, 100),
+    "local-dirs": (20, 200),
     "map-reads": (100, 1000),
     "options": (300, 3000),
 }

@@ -3,6 +3,7 @@ package org.apache.spark.sql.millpond.base
 import java.io.{File, IOException}
 import java.nio.channels.FileChannel
 import java.nio.file.{AccessDeniedException, FileAlreadyExistsException, Files, Path}
+import java.nio.file.LinkOption.NOFOLLOW_LINKS
 import java.nio.file.StandardCopyOption.ATOMIC_MOVE
 import java.nio.file.StandardOpenOption.{CREATE_NEW, WRITE}
 import java.nio.file.attribute.PosixFilePermissions.{asFileAttribute, fromString}
@@ -37,7 +38,7 @@ object LocalDirs {
       var channel: FileChannel = null
       try channel = locked(dir)
       finally if (channel == null) delete(dir) // no agent would
-      ShutdownHookManager.addShutdownHook(() => { delete(dir); channel.close() }): Unit
+      ShutdownHookManager.addShutdownHook(() => { deleteInPlace(dir); channel.close() }): Unit
     }
     dir
   }
@@ -110,11 +111,21 @@ object LocalDirs {
     Files.createDirectories(dir.toPath): Unit
   }
 
+  /** Delete a file, or a folder with all that is in it. Whoever still writes into the folder, such
+    * as an agent that fetches files for nobody, finds it gone at once, and cannot keep it. */
   def delete(file: File): Unit = {
-    val children = file.listFiles
-    if (children != null && !java.nio.file.Files.isSymbolicLink(file.toPath))
-      children.foreach(delete)
+    val gone = new File(file.getParentFile, s".gone-${UUID.randomUUID}")
+    deleteInPlace(if (isFolder(file) && file.renameTo(gone)) gone else file)
+  }
+
+  private def deleteInPlace(file: File): Unit = {
+    if (isFolder(file)) {
+      val children = file.listFiles
+      if (children != null) children.foreach(deleteInPlace)
+    }
     file.delete()
     ()
   }
+
+  private def isFolder(file: File): Boolean = Files.isDirectory(file.toPath, NOFOLLOW_LINKS)
 }

@@ -7,7 +7,9 @@ import scala.util.Random
 
 import org.rocksdb.RocksDBException
 
-import org.apache.spark.sql.millpond.base.{ClockPart, MillpondError, OptionsPart, Seams}
+import org.apache.spark.sql.millpond.base.{
+  ClockPart, LocalDirsPart, MillpondError, OptionsPart, Seams
+}
 import org.apache.spark.sql.millpond.changelog.{BlockPart, ChangelogPart}
 import org.apache.spark.sql.millpond.disk.{
   ComposedPart, DiskTierPart, FlushPart, KeyFilterPart, PointReadsPart, RestPart
@@ -122,7 +124,7 @@ object Parts {
   private val parts: Seq[Part] = Seq(TablePart, ArenaPart, SortedIndexPart, KeySortPart, BlockPart,
     ChangelogPart, DiskTierPart, FlushPart, ComposedPart, KeyFilterPart,
     PointReadsPart, RestPart, LateRowsPart, FlushBehindPart, LogSyncPart, MapReadsPart, OptionsPart,
-    ClockPart, WarmUpPart)
+    ClockPart, WarmUpPart, LocalDirsPart)
 
   def main(args: Array[String]): Unit = {
     val (first, seeds, name) = (args(0).toLong, args(1).toInt, args(2))
