@@ -34,6 +34,7 @@ _SEEDS = {
     "warm-up": (2, 20),
     "clock": (10, 100),
     "local-dirs": (20, 200),
+    "large-value": (3, 30),
     "map-reads": (100, 1000),
     "options": (300, 3000),
 }

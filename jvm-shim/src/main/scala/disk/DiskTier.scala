@@ -75,7 +75,7 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
   @volatile private var closing = false
   @volatile private var isOnDisk = true // all that was deleted
   private val idle = new AtomicReference[RocksIterator]
-  private var value = new Array[Byte](1024)
+  private var value = new Array[Byte](DiskTier.LeastKeptBytes)
   // after a rescale: databases of other partitions that still have rows of this tier; and those
   // that had, which an iterator may still read
   private var sources = Array.empty[TierSource]
@@ -140,12 +140,20 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
     val n = points.find(key, length)
     if (n == PointReads.Unknown) getOwn(key, length)
     else {
-      if (n > value.length) value = new Array[Byte](RowLimit.bufferFor(n))
+      if (n > value.length || wastes(n)) value = new Array[Byte](roomFor(n))
       if (n > 0) Platform.copyMemory(null, points.valueAt, value, Bytes.ArrayOffset, n.toLong)
       hasRead = points.hasRead
       n
     }
   }
+
+  /** Whether the room for a large value has a small one: it must not stay with the store for good.
+    * @param bytes negative: there is no value */
+  private def wastes(bytes: Int): Boolean =
+    value.length > DiskTier.MostKeptBytes && bytes >= 0 && bytes < value.length / 8
+
+  private def roomFor(bytes: Int): Int =
+    math.max(DiskTier.LeastKeptBytes, RowLimit.bufferFor(bytes))
 
   private def getOwn(key: Array[Byte], length: Int): Int = {
     hasRead = true
@@ -154,9 +162,10 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
     try {
       var n = db.get(reading, key, 0, length, value, 0, value.length)
       if (n > value.length) {
-        value = new Array[Byte](RowLimit.bufferFor(n))
+        value = new Array[Byte](roomFor(n))
         n = db.get(reading, key, 0, length, value, 0, value.length)
-      }
+      } else if (wastes(n))
+        value = java.util.Arrays.copyOf(value, roomFor(n))
       if (n == RocksDB.NOT_FOUND) -1 else n
     } catch {
       case e: RocksDBException =>
@@ -378,6 +387,9 @@ object DiskTier {
   private val BloomBits = 10
   /** A larger manifest is written anew, with what it says of the live files alone. */
   private val ManifestBytes = 1L << 20
+  // of the room for a value: at least, and at most while values are smaller
+  private val LeastKeptBytes = 1024
+  private val MostKeptBytes = 1 << 20
 
   /** About how much the index and the filter of a sorted file take. */
   private[disk] def indexBytes(rows: Long, keyBytes: Long, bytes: Long): Long =
