@@ -547,6 +547,38 @@ def _share(harness: Harness, directory: Path, megabytes: int) -> None:
 
 
 @pytest.mark.deep
+def test_a_flush_has_no_more_than_the_old_and_the_new_value_of_a_list_in_memory(
+    tmp_path: Path,
+) -> None:
+    """A thread of the executor flushes. Without memory it would end the executor."""
+    megabytes = 1 << 20
+    schema = Schema("k string, n bigint", "v string", multi=True)
+    harness = Harness(tmp_path, heap="960m")
+    bench = Bench(harness, tmp_path / "checkpoint")
+    conf = short_conf({"millpond.memory.budget": "1g", "minDeltasForSnapshot": 1})
+    try:
+        provider = harness.open(
+            bench.checkpoint / "state",
+            provider_class=MILLPOND,
+            schema=schema,
+            conf=conf | {"spark.sql.shuffle.partitions": "1"},
+        )
+        store = provider.store(0)
+        for _ in range(8):
+            store.merge_blanks(["a", 1], 30 * megabytes)
+        store.commit()
+        store = provider.store(1)
+        store.merge(["a", 1], ["more"])
+        store.commit()
+        provider.store(2).abort()
+        provider.snapshot()
+        assert list(bench.checkpoint.glob("state/0/0/2*.manifest"))
+        provider.close()
+    finally:
+        harness.stop()
+
+
+@pytest.mark.deep
 def test_a_list_that_grows_too_large_is_refused_and_what_was_taken_can_be_read(
     tmp_path: Path,
 ) -> None:

@@ -205,25 +205,32 @@ private[millpond] final class Flush(disk: DiskTier, workDir: File, mostBytes: Lo
 
   /** The value that ends with the append at `order(last)`: the put before it, or else the tier's
     * value, and all appends since. Sorted files hold whole values only, so every reader of
-    * RocksDB can read them. */
+    * RocksDB can read them. A list may be large: nothing here is larger. */
   private def assemble(order: Array[Int], last: Int): Array[Byte] = {
     var first = last
     while (appends.get(order(first)) && first > 0 && compare(order(first - 1), order(first)) == 0)
       first -= 1
-    val out = new java.io.ByteArrayOutputStream
+    var before = Array.emptyByteArray
     if (appends.get(order(first))) {
       val r = order(first)
       val key =
         java.util.Arrays.copyOfRange(blocks(recordBlock(r)), keyAt(r), keyAt(r) + keyLength(r))
       Seams.at("flush.get")
-      val before = disk.read(key)
-      if (before != null) out.write(before, 0, before.length)
+      val found = disk.read(key)
+      if (found != null) before = found
     }
+    var length = before.length
+    (first to last).foreach(i =>
+      length = Math.addExact(length, math.max(0, valueLength(order(i)))))
+    val whole = java.util.Arrays.copyOf(before, length)
+    var at = before.length
     (first to last).foreach { i =>
       val r = order(i)
-      if (valueLength(r) > 0) out.write(blocks(recordBlock(r)), valueAt(r), valueLength(r))
+      val added = math.max(0, valueLength(r))
+      System.arraycopy(blocks(recordBlock(r)), valueAt(r), whole, at, added)
+      at += added
     }
-    out.toByteArray
+    whole
   }
 
   private def clear(): Unit = {
