@@ -286,6 +286,8 @@ def _check_sides(place: Path, batch: int | None) -> int:
             key = {n: v for n, v in named_rows[0]["key"].items() if n != "index"}
             same = [r for r in named_rows if {n: r["key"][n] for n in key} == key]
             assert len(state.get(key)) == len(same)
+            assert millpond.read_state(place, **chosen, keys=key).num_rows == len(same)
+            assert millpond.state.blame(place, **chosen, keys=key).num_rows == len(same)
             with pytest.raises(InvalidInputError, match="all columns of the key") as caught:
                 state.get({"index": 0})
             assert f", or {next(iter(key))}" in caught.value.message

@@ -44,7 +44,7 @@ def read_state(
         batch: a committed batch whose state is retained; None: the last one.
         keys: return only these: a mapping of key columns to values, `{"k": "a"}` (some of the
             columns are enough; nested ones are `"key.k"`), a list of such mappings, or a
-            `pyarrow.Table` with all key columns.
+            `pyarrow.Table` with all key columns. A column of a join's key has both of its names.
         raw: add `key_bytes` and `value_bytes`: what the store holds, without the key group.
         join_names: name the columns of a join's key as its inputs do, `order_id`, as far as the
             rows tell; False: as Spark stores them, `field0`. Not with `spark`.

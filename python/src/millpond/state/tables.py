@@ -36,7 +36,7 @@ from millpond.state.join_columns import join_columns
 from millpond.state.key_columns import path_of, places_of
 from millpond.state.key_examples import key_hint
 from millpond.state.read_state import Keys
-from millpond.state.selection import Selection, open_state, select
+from millpond.state.selection import Opened, Selection, open_state
 from millpond.state.writing import limited
 from millpond.storage import root_of
 from millpond.store.entries import entries
@@ -74,15 +74,20 @@ def scan_state(
         )
     opened = open_state(path, batch)
     selection = opened.select(operator, store, column_family)
-    names: dict[str, str] = {}
-    if join_names:
-        names = join_columns(opened, selection.operator.operator, selection.store, selection.family)
     schema = schema_of(selection, raw)
+    names: Mapping[str, str] = {}
+    if join_names or keys is not None:
+        names = shown_names(opened, selection)
     chosen = None if keys is None else Filter(keys, selection.schema.key, names)
     batches = _batches(selection, schema, chosen, raw, batch_rows, partitions)
-    if not names:
+    if not (join_names and names):
         return schema, batches
     return _renamed(schema, names), _with_names(batches, _renamed(schema, names))
+
+
+def shown_names(opened: Opened, selection: Selection) -> Mapping[str, str]:
+    """Return the names of key columns that `state list` shows, by stored names."""
+    return join_columns(opened, selection.operator.operator, selection.store, selection.family)
 
 
 def _renamed(schema: Any, names: Mapping[str, str]) -> Any:
@@ -163,11 +168,11 @@ def read_with_spark(
 
     A task reads each partition of the state.
     """
-    selection = select(
-        path, operator=operator, store=store, column_family=column_family, batch=batch
-    )
+    opened = open_state(path, batch)
+    selection = opened.select(operator, store, column_family)
     if keys is not None:
-        Filter(keys, selection.schema.key)  # raises here, not in a task, if `keys` do not fit
+        # Raises here, not in a task, if `keys` do not fit.
+        Filter(keys, selection.schema.key, shown_names(opened, selection))
     place = root_of(path)
     chosen: dict[str, Any] = {
         "operator": selection.operator.operator,

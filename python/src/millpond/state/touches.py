@@ -19,7 +19,7 @@ from millpond.rows.chunks import chunks_of, pair_bytes
 from millpond.state.codec import check_supported, decode_keys
 from millpond.state.read_state import Keys
 from millpond.state.selection import Opened, Selection, open_state
-from millpond.state.tables import DEFAULT_BATCH_ROWS, Filter, without_places
+from millpond.state.tables import DEFAULT_BATCH_ROWS, Filter, shown_names, without_places
 from millpond.storage import Storage
 from millpond.storage.stored_file import stored_file
 from millpond.store.entries import StoreVersion, entries
@@ -54,7 +54,9 @@ def blamed(
             kind=ErrorKind.UNSUPPORTED,
             hint="Ask the Spark checkpoint, or a savepoint of the format native.",
         )
-    chosen = None if keys is None else Filter(keys, selection.schema.key)
+    chosen = None
+    if keys is not None:
+        chosen = Filter(keys, selection.schema.key, shown_names(opened, selection))
     began = _times(opened)
     schema = pa.schema(
         [
