@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import date, datetime, timedelta, timezone
+from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from functools import partial
 from pathlib import Path
@@ -75,6 +75,8 @@ class _Finer(datetime):
         ("day_time_interval", True),
         ("day_time_interval", 10**20),
         ("time", "25:00:00"),
+        ("time", "12:00:00+01:00"),
+        ("time", time(12, tzinfo=timezone.utc)),
         ("date", "+300000000-01-01"),
         ("date", "-0221-13-01"),
         ("timestamp", "+300000-01-01T00:00:00+00:00"),

@@ -105,13 +105,13 @@ def scalar_of(shown: object, kind: Any) -> Any:
     """
     if pa.types.is_duration(kind) and isinstance(shown, (str, *_NUMBERS)):
         return pa.scalar(_microseconds(shown), kind)
+    if isinstance(shown, str) and pa.types.is_time(kind):
+        shown = time.fromisoformat(shown)
     if not isinstance(shown, str) or pa.types.is_string(kind):
         why = misfit(shown, kind)
         if why is not None:
             raise ValueError(why)
         return pa.scalar(shown, kind)
-    if pa.types.is_time(kind):
-        return pa.scalar(time.fromisoformat(shown), kind)
     far = _FAR.fullmatch(shown)
     if far is not None and (pa.types.is_date32(kind) or pa.types.is_timestamp(kind)):
         return _far_time(far[1], far[2], kind, shown)
@@ -170,6 +170,8 @@ def _leaf_misfit(value: Any, kind: Any) -> str | None:
     cut = f"{value!r} does not fit without a part of it"
     if isinstance(value, _NUMBERS) and pa.types.is_temporal(kind):
         return f"nobody can know of which unit {value!r} is"
+    if isinstance(value, time) and value.tzinfo is not None:
+        return "a time of a day has no offset"
     if not isinstance(value, datetime):
         return cut if _is_cut(value, kind) else None
     if pa.types.is_date(kind):
