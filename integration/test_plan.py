@@ -43,7 +43,7 @@ from integration.shapes import SHAPES, named
 from integration.streams import Input, Run, finish, settings, start
 from millpond import erase, savepoint
 from millpond.operations import migrate
-from millpond.operations.inspect import verify
+from millpond.operations.inspect import overview, verify
 from millpond.storage import LocalStorage
 
 pytestmark = pytest.mark.spark
@@ -473,6 +473,8 @@ def test_rows_of_a_variable_that_a_job_has_no_more_are_state(
     migrate.release(run.checkpoint, released, provider="rocksdb")
     migrate.adopt(released, back)
     assert savepoint.diff(saved, back).equal
+    shown = overview(LocalStorage(str(back)), "back").operators[0].stores
+    assert [store.unscalable_reason for store in shown if not store.scalable] == []
     for place in (saved, wider):
         erase([place], key={"k": "a"})
         left = savepoint.diff(place, tables)

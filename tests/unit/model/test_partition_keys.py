@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from millpond.model.partition_keys import partition_key_rule
+from millpond.model.partition_keys import partition_key_rule, with_dropped_variables
 
 NO_PREFIX, PREFIX, RANGE = (
     "NoPrefixKeyStateEncoderSpec",
@@ -112,3 +112,25 @@ def test_transform_with_state(
 def test_what_is_not_known_says_why(operator: str, store: str, family: str) -> None:
     rule = partition_key_rule(operator, store, family, ["a"], NO_PREFIX, VARIABLES).to_json()
     assert rule["kind"] == "unknown" and len(rule["reason"]) > 20
+
+
+def test_the_expiry_of_variables_that_a_job_has_dropped() -> None:
+    """Spark's metadata names them no more; it still names `kept`."""
+    kept = {"stateName": "kept", "stateVariableType": "MapState"}
+    families = [
+        ("kept", "prefix", ["key", "userKey"]),
+        ("$ttl_kept", "range", ["expirationMs", "elementKey"]),
+        ("map", "prefix", ["key", "userKey"]),
+        ("list", "point", ["k"]),
+    ]
+    variables = with_dropped_variables([kept], families)
+    for name, path in (("kept", (1, 0)), ("map", (1, 0)), ("list", (1,))):
+        columns = ["expirationMs", "elementKey"]
+        rule = partition_key_rule(
+            "transformWithStateExec", "default", f"$ttl_{name}", columns, "", variables
+        )
+        assert (rule.kind, rule.path) == ("nested", path), name
+    unknown = partition_key_rule(
+        "transformWithStateExec", "default", "$ttl_map", ["expirationMs", "elementKey"], "", [kept]
+    )
+    assert unknown.kind == "unknown"

@@ -14,7 +14,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -29,7 +29,12 @@ from millpond.agent.query_setting import query_setting, read_format
 from millpond.errors import ErrorKind, MillpondError, UnavailableError, error
 from millpond.model.ids import VersionId, valid_id
 from millpond.model.json_fields import ColumnFamily, JsonFields, KeyGroupsInfo, group_keys_from_json
-from millpond.model.partition_keys import partition_key_rule
+from millpond.model.partition_keys import (
+    PartitionKeyRule,
+    partition_key_rule,
+    with_dropped_variables,
+)
+from millpond.query.schemas import described_families
 from millpond.storage import Storage, StorageSettings, open_checkpoint
 from millpond.storage.usage import usage_of
 from millpond.store import local_ssts
@@ -358,14 +363,23 @@ class AgentService:
     def _partition_key(self, request: dict[str, Any]) -> dict[str, Any]:
         context, fields = self._context(request), JsonFields(request, request_error)
         operator = context.operator_info()
-        rule = partition_key_rule(
-            operator.name if operator is not None else "",
-            context.store.name,
-            fields.string("column_family"),
-            fields.strings("key_columns"),
-            request.get("spec"),
-            operator.state_variables if operator is not None else (),
-        )
+        variables = operator.state_variables if operator is not None else ()
+
+        def rule_by(variables: Sequence[dict[str, Any]]) -> PartitionKeyRule:
+            return partition_key_rule(
+                operator.name if operator is not None else "",
+                context.store.name,
+                fields.string("column_family"),
+                fields.strings("key_columns"),
+                request.get("spec"),
+                variables,
+            )
+
+        rule = rule_by(variables)
+        if rule.kind == "unknown" and operator is not None:
+            # A job may have dropped the variable. `adopt` copies its rows all the same.
+            families = described_families(context.storage, context.store, operator)
+            rule = rule_by(with_dropped_variables(variables, families))
         return {"rule": rule.to_json()}
 
     def _close(self, request: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ Spark's own factory would also hash the event time, which is wrong, and this tab
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -108,6 +108,32 @@ def partition_key_rule(
     return _unknown(f"operator {operator_name} is not known to this version of millpond")
 
 
+def with_dropped_variables(
+    variables: Sequence[dict[str, Any]], families: Iterable[tuple[str, str, Sequence[str]]]
+) -> tuple[dict[str, Any], ...]:
+    """Return the state variables of a transformWithState, with those that the job has dropped.
+
+    Spark keeps their rows, and names them in its metadata no more. What the keys of their expiry
+    consist of, only the column family of the variable itself tells.
+
+    Args:
+        variables: as for `partition_key_rule`.
+        families: name, kind of keys, and columns of keys of all column families.
+    """
+    known = {str(variable.get("stateName", "")) for variable in variables}
+    dropped = (
+        {"stateName": name, "stateVariableType": "MapState" if _is_map(kind, columns) else ""}
+        for name, kind, columns in families
+        if name not in known and not name.startswith("$")
+    )
+    return (*variables, *dropped)
+
+
+def _is_map(kind: str, key_columns: Sequence[str]) -> bool:
+    """Whether keys are those of a map state: only these have a prefix and just these columns."""
+    return kind == "prefix" and list(key_columns) == ["key", "userKey"]
+
+
 def lives_in_one_partition(operator_name: str, stores: Mapping[str, Sequence[str] | None]) -> bool:
     """Return whether all of an operator's state is in partition 0, for want of a partition key.
 
@@ -173,15 +199,9 @@ def _transform_with_state_rule(
         )
     if types.get(column_family) == "MapState":
         return _nested(0)
-    # The metadata does not have the variable yet. Under a prefix spec only a map's key has the two
-    # columns {key, userKey}.
-    if (
-        column_family not in types
-        and spec is not None
-        and spec.startswith("PrefixKeyScan")
-        and key_columns is not None
-        and list(key_columns) == ["key", "userKey"]
-    ):
+    # The metadata does not have the variable yet.
+    kind = "prefix" if spec is not None and spec.startswith("PrefixKeyScan") else ""
+    if column_family not in types and key_columns is not None and _is_map(kind, key_columns):
         return _nested(0)
     return WHOLE
 

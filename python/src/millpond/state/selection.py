@@ -13,7 +13,11 @@ from typing import Any
 from millpond.errors import ErrorKind, InvalidInputError, NotFoundError, error
 from millpond.model.ids import DEFAULT_STORE, StoreId, VersionId
 from millpond.model.json_fields import ColumnFamily
-from millpond.model.partition_keys import PartitionKeyRule, partition_key_rule
+from millpond.model.partition_keys import (
+    PartitionKeyRule,
+    partition_key_rule,
+    with_dropped_variables,
+)
 from millpond.query.from_savepoint import savepoint_image
 from millpond.query.image import Image, OperatorImage, operator_info
 from millpond.query.index import CANONICAL, SavepointIndex, read_index
@@ -337,23 +341,11 @@ def every_rule(
     Raises: as `every_schema`.
     """
     schemas = every_schema(image, operator, info, store)
-    # The metadata has no variables that the job has dropped. What else a map's key would be, only
-    # the column family of the variable itself tells, and not that of its expiry.
-    known = {str(variable.get("stateName")) for variable in info.state_variables}
-    dropped = [
-        {"stateName": name, "stateVariableType": "MapState" if _is_map(schema) else "ValueState"}
-        for name, schema in schemas.items()
-        if name not in known and not name.startswith("$")
-    ]
-    variables = (*info.state_variables, *dropped)
+    families = [(name, schema.kind, schema.key.names) for name, schema in schemas.items()]
+    variables = with_dropped_variables(info.state_variables, families)
     return {
         name: (schema, _rule(info, store, schema, variables)) for name, schema in schemas.items()
     }
-
-
-def _is_map(schema: FamilySchema) -> bool:
-    """Whether a column family of transformWithState has the entries of maps."""
-    return schema.kind == "prefix" and schema.key.names == ["key", "userKey"]
 
 
 def _rule(
