@@ -144,7 +144,7 @@ def _unclear(kind: Any, target: Any) -> str:
     """Return what nobody can know of values of `kind` that are to be of `target`; "" if all is
     clear. Arrow takes them in silence, and they come back equal.
     """
-    if any(_is_number(a) and pa.types.is_temporal(b) for a, b in ((kind, target), (target, kind))):
+    if any(is_number(a) and pa.types.is_temporal(b) for a, b in ((kind, target), (target, kind))):
         return "nobody can know of which unit the number is"
     if not (_has_time(kind) and _has_time(target)) or _has_zone(kind) == _has_zone(target):
         return ""
@@ -153,7 +153,8 @@ def _unclear(kind: Any, target: Any) -> str:
     return "nobody can know of which zone it is"
 
 
-def _is_number(kind: Any) -> bool:
+def is_number(kind: Any) -> bool:
+    """Return whether a type is one of numbers, whole or not."""
     return bool(
         pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
     )

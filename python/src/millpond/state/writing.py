@@ -16,6 +16,7 @@ from typing import Any, Protocol, TextIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from millpond.rows.nested import is_number
 from millpond.rows.readable import readable_batch, readable_rows
 
 
@@ -112,7 +113,7 @@ class Table(Protocol):
 def write_table(schema: Any, batches: Iterable[Any], table: Table) -> int:
     """Give `table` the head and the rows, numbers aligned right. Return how many rows."""
     names = [name for name, _ in flat_columns(_empty(schema))]
-    numbers = [i for i, (_, c) in enumerate(flat_columns(_empty(schema))) if _is_number(c.type)]
+    numbers = [i for i, (_, c) in enumerate(flat_columns(_empty(schema))) if is_number(c.type)]
     rows: list[list[str]] = []
     for batch in batches:
         columns = [column.to_pylist() for _, column in flat_columns(readable_batch(batch))]
@@ -153,9 +154,3 @@ def limited(batches: Iterable[Any], limit: int | None) -> Iterable[Any]:
 
 def _empty(schema: Any) -> Any:
     return pa.RecordBatch.from_pylist([], schema=schema)
-
-
-def _is_number(kind: Any) -> bool:
-    return bool(
-        pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_decimal(kind)
-    )
