@@ -8,16 +8,18 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
 from millpond.agent.pending import check_wanted
 from millpond.config import OptionValue, resolve
-from millpond.errors import ErrorKind, InvalidInputError, MillpondError
+from millpond.errors import ErrorKind, InvalidInputError, MillpondError, NotFoundError
 from millpond.format import layout, roots
 from millpond.format.format_file import CheckpointFormat
 from millpond.model.ids import StoreId
 from millpond.model.json_fields import JsonFields
+from millpond.query.expected import schema_keys
 from millpond.spark.log_entries import OperatorInfo
 from millpond.spark.metadata import SparkMetadata, read_operator_info, read_spark_metadata
 from millpond.storage import ObjectInfo, Storage
@@ -190,6 +192,14 @@ class StoreContext:
         if self.storage.local_path(layout.QUERY_METADATA_KEY) is not None:
             return read_operator_info(self.storage, self.store.operator)
         return self.spark_metadata().operators.get(self.store.operator)
+
+    def schema_files(self, info: OperatorInfo) -> dict[str, bytes]:
+        """Return the schema files of this store that Spark has written, by key, the newest last."""
+        found = {}
+        for key in schema_keys(self.store.operator, info, self.store.name):
+            with suppress(NotFoundError):
+                found[key] = self.storage.read(key)
+        return found
 
     def spark_metadata(self) -> SparkMetadata:
         """Return what Spark recorded about the query and this store's operator."""

@@ -34,7 +34,7 @@ from millpond.model.partition_keys import (
     partition_key_rule,
     with_dropped_variables,
 )
-from millpond.query.schemas import described_families
+from millpond.query.schemas import newest_of_each
 from millpond.storage import Storage, StorageSettings, open_checkpoint
 from millpond.storage.usage import usage_of
 from millpond.store import local_ssts
@@ -378,7 +378,9 @@ class AgentService:
         rule = rule_by(variables)
         if rule.kind == "unknown" and operator is not None:
             # A job may have dropped the variable. `adopt` copies its rows all the same.
-            families = described_families(context.storage, context.store, operator)
+            files = context.schema_files(operator)
+            described = newest_of_each(files, operator, context.store.name)
+            families = [(family.name, family.kind, family.key_columns) for family in described]
             rule = rule_by(with_dropped_variables(variables, families))
         return {"rule": rule.to_json()}
 

@@ -1,18 +1,14 @@
-"""The schemas of an operator's state, from the schema files that Spark wrote."""
+"""The schemas of an operator's state, from the schema files that Spark wrote (pure)."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from contextlib import suppress
 
-from millpond.errors import ErrorKind, FormatError, NotFoundError
-from millpond.model.ids import StoreId
+from millpond.errors import ErrorKind, FormatError
 from millpond.query.expected import schema_keys
 from millpond.query.image import operator_info_of
 from millpond.spark.log_entries import OperatorInfo
 from millpond.spark.state_schemas import FamilyText, family_texts
-from millpond.storage import Storage
 
 Families = Mapping[tuple[str, str], FamilyText]
 """The column families of an operator, by store and name."""
@@ -53,9 +49,21 @@ def every_family(
     """Return the newest schema of each column family of a store, of those too that the job has
     dropped: Spark keeps their rows. Args, Raises: as `newest_families`.
     """
+    return newest_of_each(schema_files(texts, operator, info, store), info, store)
+
+
+def newest_of_each(
+    files: Mapping[str, bytes], info: OperatorInfo, store: str
+) -> tuple[FamilyText, ...]:
+    """Return the newest schema of each column family that schema files of a store describe.
+
+    Args:
+        files: by key, the newest last.
+    Raises: as `family_texts`.
+    """
     prefix_columns = info.prefix_columns.get(store, 0)
     found: dict[str, FamilyText] = {}
-    for key, text in schema_files(texts, operator, info, store).items():
+    for key, text in files.items():
         for family in family_texts(text, prefix_columns=prefix_columns, name=key):
             found[family.name] = family
     return tuple(found.values())
@@ -72,22 +80,3 @@ def families_of(texts: Mapping[str, bytes], operator: int) -> dict[tuple[str, st
         for store in info.stores
         for family in newest_families(texts, operator, info, store)
     }
-
-
-def described_families(
-    storage: Storage, store: StoreId, info: OperatorInfo
-) -> list[tuple[str, str, list[str]]]:
-    """Return name, kind of keys and columns of keys of each column family of a store that Spark's
-    schema files describe, of those too that the job has dropped. None of a file that is not there.
-
-    Raises: as `schema_keys`, `family_texts`.
-    """
-    prefix_columns = info.prefix_columns.get(store.name, 0)
-    found = []
-    for key in schema_keys(store.operator, info, store.name):
-        with suppress(NotFoundError):
-            data = storage.read(key)
-            for family in family_texts(data, prefix_columns=prefix_columns, name=key):
-                columns = [str(field["name"]) for field in json.loads(family.key)["fields"]]
-                found.append((family.name, family.kind, columns))
-    return found

@@ -55,6 +55,11 @@ class FamilyText:
     ordinals: tuple[int, ...] = ()
     value_id: int = 0
 
+    @property
+    def key_columns(self) -> list[str]:
+        """The names of the columns of keys."""
+        return [str(field["name"]) for field in json.loads(self.key)["fields"]]
+
 
 def parse_schema_file(data: bytes, *, prefix_columns: int, name: str) -> tuple[FamilySchema, ...]:
     """Return the column families that a schema file describes.
