@@ -98,17 +98,16 @@ object LocalDirs {
   /** A new empty folder of one provider. */
   def forStore(id: String): File = {
     val dir = new File(root, s"$id-${counter.incrementAndGet()}")
-    making(dir) {
-      closed(root.toPath)
-      Files.createDirectory(dir.toPath): Unit // not one that is there: what is in it is not known
-    }
+    below(dir)(Files.createDirectory(_)) // not one that is there: what is in it is not known
     dir
   }
 
   /** Make a folder below `root`, which somebody may have deleted meanwhile, unless it is there. */
-  def make(dir: File): Unit = making(dir) {
+  def make(dir: File): Unit = below(dir)(Files.createDirectories(_))
+
+  private def below(dir: File)(create: Path => Path): Unit = making(dir) {
     closed(root.toPath)
-    Files.createDirectories(dir.toPath): Unit
+    create(dir.toPath): Unit
   }
 
   /** Delete a file, or a folder with all that is in it. Whoever still writes into the folder, such
