@@ -256,7 +256,7 @@ def test_a_store_gives_memory_back_while_what_became_the_write_store_is_read(
     other = replace(bench, checkpoint=tmp_path / "other", ids=[None], versions=[{}])
     neighbour = other.provider(**budget)
     busy = neighbour.store(0)
-    fill(other, busy, 350_000)
+    fill(other, busy, 500_000)
     read = provider.read_store(1, bench.ids[1])
     cursor = read.iterate()
     seen = cursor.next(10)

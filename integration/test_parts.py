@@ -37,6 +37,7 @@ _SEEDS = {
     "large-value": (3, 30),
     "map-reads": (100, 1000),
     "options": (300, 3000),
+    "shares": (50, 1000),
 }
 
 

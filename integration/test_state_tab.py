@@ -237,7 +237,7 @@ def check_tables(found: dict[str, list[dict[str, str]]], said: dict[str, Any]) -
     for store in found["stores"]:
         assert store["Executor"] == "driver" and int(store["Version"]) > 0
         assert re.fullmatch(r"[\d.]+ (?:[KM]i)?B", store["Memory"])
-        assert re.fullmatch(r"\d+ %", store["Of its share of the budget"])
+        assert re.fullmatch(r"\d+ %", store["Of the budget"])
         assert int(store["Versions after it"]) >= 0
 
 

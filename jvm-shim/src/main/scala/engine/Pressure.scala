@@ -36,9 +36,18 @@ private[engine] final class Pressure(store: StoreView, batch: RunningBatch, batc
   }
 
   /** Between batches: the store has just begun one and written nothing. Callers hold no lock. */
-  def atBegin(): Unit = if (budget.isExceeded)
-    try giveBack(ofRows(budget.fairShareBytes))
-    finally store.context.events.publish()
+  def atBegin(): Unit = {
+    val held = store.synchronized(heldBytes)
+    store.share.begin(held)
+    if (budget.isExceeded)
+      try giveBack(ofRows(store.share.bytes(held)))
+      finally store.context.events.publish()
+    else if (budget.isTight && !store.isHeap) prepare(ofRows(store.share.bytes(held)))
+  }
+
+  /** Rows that memory may soon have to drop should be on disk by then. */
+  private def prepare(share: Long): Unit =
+    if (store.committed.mustFlushBehind(share)) flushBehind()
 
   private def giveBack(share: Long): Unit =
     if (store.synchronized(families.usedBytes) > share) {
@@ -49,7 +58,7 @@ private[engine] final class Pressure(store: StoreView, batch: RunningBatch, batc
         // new tables keep dirty rows, so they would be as large again
         if (store.synchronized(families.usedBytes) > share + share / 4)
           store.diskLock.during(snapshots.flush())
-        else if (store.committed.mustFlushBehind(share)) flushBehind()
+        else prepare(share)
       }
       if (!store.isHeap) store.synchronized {
         // a table uses freed records again; only a new table gives memory back to the system
@@ -79,32 +88,36 @@ private[engine] final class Pressure(store: StoreView, batch: RunningBatch, batc
     * part. */
   private def ofRows(share: Long): Long = math.max(share / 4, share - store.tier.lookupBytes)
 
+  /** What the store holds of the budget. Callers hold the monitor. */
+  private def heldBytes: Long = families.usedBytes + store.tier.lookupBytes
+
+  /** Whether the rows that are read back from storage have no room. Callers hold the monitor. */
+  def isFull: Boolean = budget.isExceeded && families.usedBytes > store.share.bytes(heldBytes)
+
   /** Whether a row that was read from the disk tier may be kept. Callers hold the monitor. */
   def admits(): Boolean = !budget.isExceeded || {
-    val share = ofRows(budget.fairShareBytes)
+    val share = ofRows(store.share.bytes(heldBytes))
     if (families.liveBytes > share) evict(share)
     families.liveBytes <= share
   }
 
   /** After a write of a running batch. Callers hold no lock. */
-  def afterWrite(): Unit = {
-    val share = ofRows(budget.batchShareBytes)
-    if (store.synchronized(mustSpill(share)))
-      try moveToDisk(share)
-      finally store.context.events.publish()
-  }
+  def afterWrite(): Unit = if (store.synchronized(mustSpill()))
+    try moveToDisk()
+    finally store.context.events.publish()
 
-  private def moveToDisk(share: Long): Unit =
+  private def moveToDisk(): Unit =
     store.diskLock.during {
       // afterwards committed rows can be evicted, and a spill comes after them in the disk tier
       snapshots.flush()
-      if (store.synchronized(mustSpill(share))) {
+      if (store.synchronized(mustSpill())) {
         snapshots.keepForLater()
-        store.synchronized(if (mustSpill(share)) spill())
+        store.synchronized(if (mustSpill()) spill())
       }
     }
 
-  private def mustSpill(share: Long): Boolean = {
+  private def mustSpill(): Boolean = {
+    val share = ofRows(store.share.ofBatch(heldBytes))
     def over: Boolean =
       batch.isWriting && (families.liveBytes > share || families.usedBytes > 2 * share)
     over && {
@@ -131,8 +144,9 @@ private[engine] final class Pressure(store: StoreView, batch: RunningBatch, batc
       val flushed = store.committed.flushed.version.toInt
       var left = wanted
       families.values.forEach(f => if (left > 0) left -= f.table.evict(left, flushed))
-      // the rest is dirty, or belongs to the running batch: evict again only after the next flush
-      if (left > 0) nothingToEvict = true
+      // the rest is dirty, or belongs to the running batch: evict again only after the next flush.
+      // Or an iterator is open, which ends soon
+      nothingToEvict = left > 0 && !families.all.exists(_.table.isScanned)
       if (left < wanted) store.metrics.evictedBytes += wanted - left
     }
   }

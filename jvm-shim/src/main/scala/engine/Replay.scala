@@ -8,18 +8,18 @@ import org.apache.spark.sql.millpond.base.{MillpondError, Op, Seams}
 import org.apache.spark.sql.millpond.changelog.{
   ChangelogCursor, ChangelogReader, PendingChangelog, RecordSink
 }
-import org.apache.spark.sql.millpond.memory.{Bytes, MemoryBudget}
+import org.apache.spark.sql.millpond.memory.Bytes
 import org.apache.spark.sql.millpond.rows.{Family, FamilyShape, KeyCount, RowFilter, StoreLayout}
 
 /** Brings a store from its disk tier to a version: reads changelogs into memory. When memory is
   * full, the disk tier takes in all changelogs so far, and memory starts empty. It may: Spark asks
   * only for versions that are committed. Callers hold `diskLock` and the engine's monitor.
   *
-  * @param limited whether memory may be full: a store with the backend heap has no disk tier, and
-  * `Pressure` refuses when it begins a batch
+  * @param isFull whether memory has no room for more rows. It always has for a store with the
+  * backend heap, which has no disk tier: `Pressure` refuses when it begins a batch
   * @param beforeGivingUp called before memory starts empty */
 private[engine] final class Replay(context: StoreContext, layout: StoreLayout, families: Families,
-    rows: Rows, tier: StoreTier, budget: MemoryBudget, limited: Boolean,
+    rows: Rows, tier: StoreTier, isFull: () => Boolean,
     beforeGivingUp: () => Unit = () => ()) {
   private var liveKeys = KeyCount.empty(layout)
   private var onDisk = Point(0L, "", liveKeys)
@@ -130,7 +130,7 @@ private[engine] final class Replay(context: StoreContext, layout: StoreLayout, f
   private def bring(c: PendingChangelog, cursor: ChangelogCursor): Boolean = {
     val sink = new ReplaySink(c.path, c.filter)
     var fits = true
-    while (fits && { Seams.at("load.replay"); cursor.next(sink) }) fits = !isTooMuch
+    while (fits && { Seams.at("load.replay"); cursor.next(sink) }) fits = !isFull()
     inMemory = inMemory :+ c.copy(memoryBytes = 2 * sink.bytes)
     if (!fits) toDisk()
     fits
@@ -140,9 +140,6 @@ private[engine] final class Replay(context: StoreContext, layout: StoreLayout, f
     f.table.commitBatch(version.toInt)
     f.table.beginBatch()
   }
-
-  private def isTooMuch: Boolean =
-    limited && budget.isExceeded && families.usedBytes > budget.fairShareBytes
 
   private def toDisk(): Unit = {
     beforeGivingUp()

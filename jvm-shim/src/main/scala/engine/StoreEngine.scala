@@ -35,6 +35,7 @@ final class StoreEngine(val context: StoreContext, follows: Boolean = false) ext
   private[millpond] val diskLock = new StoreLock
   private val ending = new StoreLock
   private[millpond] val budget = Shared.budget(context.options)
+  private[engine] val share = new budget.Share
   private[engine] val exactKeys = context.options.boolean("numKeys.exact")
   val metrics = new StoreMetrics
   private[millpond] val shown = new Shown(context, metrics, () => theCommitted)
@@ -61,20 +62,14 @@ final class StoreEngine(val context: StoreContext, follows: Boolean = false) ext
   private var theLayout: StoreLayout = null
   @volatile private var heap = false
   @volatile private var standby = follows
-  private var shares = false // has a share of the memory budget
   private var writes = false // to say so twice does no harm
   if (!follows) enlist()
 
   private[engine] def isStandby: Boolean = standby
 
   private def enlist(): Unit = {
-    takeShare(true)
+    share.take(true)
     shown.opened()
-  }
-
-  private def takeShare(has: Boolean): Unit = synchronized {
-    if (shares != has) { if (has) budget.register() else budget.unregister() }
-    shares = has
   }
 
   /** The store is this executor's own from now on. */
@@ -272,7 +267,7 @@ final class StoreEngine(val context: StoreContext, follows: Boolean = false) ext
 
   /** A load begins. Callers hold the monitor, here and in `loaded`. */
   private[engine] def beginAs(newLayout: StoreLayout, isHeap: Boolean): Unit = {
-    if (!standby) takeShare(true)
+    if (!standby) share.take(true)
     theLayout = newLayout
     heap = isHeap
   }
@@ -430,7 +425,7 @@ final class StoreEngine(val context: StoreContext, follows: Boolean = false) ext
   private def dropUnlessHeld(): Unit = {
     val dropped = synchronized {
       val isUnused = holder == null && !status.isClosed
-      if (isUnused) { unload(); takeShare(false) }
+      if (isUnused) { unload(); share.take(false) }
       isUnused
     }
     // the disk may have no room for those of two runs
@@ -450,7 +445,7 @@ final class StoreEngine(val context: StoreContext, follows: Boolean = false) ext
         if (!status.isClosed) {
           unload()
           status.close()
-          takeShare(false)
+          share.take(false)
           Runs.closed(this)
           metrics.close()
           shown.closed()

@@ -12,6 +12,8 @@ private[engine] trait StoreView {
   private[millpond] def shown: Shown
   private[engine] def diskLock: StoreLock
   private[engine] def budget: MemoryBudget
+  /** The store's part of it. */
+  private[engine] def share: MemoryBudget#Share
   private[engine] def status: StoreStatus
   private[engine] def families: Families
   private[engine] def tier: StoreTier

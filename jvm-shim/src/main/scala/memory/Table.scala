@@ -70,6 +70,8 @@ final class Table(budget: MemoryBudget, shape: TableShape) extends WrittenRecord
   def liveBytes: Long = arena.liveBytes + slots.usedBytes +
     (if (chained) chains.liveBytes else 0L) + (if (sorted) index.usedBytes else 0L)
   def hasDetached: Boolean = detached != null
+  /** Whether an iterator is open: nothing can be evicted. */
+  def isScanned: Boolean = openIterators > 0
 
   // ---- reading ----------------------------------------------------------------------------------
 

@@ -107,8 +107,6 @@ private[observe] final class StatePage(tab: StateTab) extends WebUIPage("") {
 
   private def storeRow(e: Shown, s: JsonNode): Seq[String] = {
     val now = nowOf(e)
-    // what each store may keep when the executor's budget is exceeded
-    val share = e.report.metric("memory_budget_bytes") / math.max(1.0, e.report.metric("stores"))
     val memory = s.path("memory_bytes").asDouble
     Seq(
       s.path("run_id").asText,
@@ -118,7 +116,7 @@ private[observe] final class StatePage(tab: StateTab) extends WebUIPage("") {
       e.report.executor,
       if (s.path("version").asLong < 0) "not loaded" else s.path("version").asText,
       bytes(memory),
-      percent(memory, share),
+      percent(memory, e.report.metric("memory_budget_bytes")),
       hits(s.path("lookups").asDouble, s.path("disk_reads").asDouble),
       s.path("unflushed").asText,
       since(now, s.path("unflushed_since_ms").asLong),
@@ -161,7 +159,7 @@ private object StatePage {
     "Versions without a snapshot", "Snapshots", "Failed snapshots", "Storage errors")
   private val BackgroundColumns = Seq("What", "Since", "Executor", "Operator", "Partition", "Store")
   private val StoreColumns = Seq("Run", "Operator", "Partition", "Store", "Executor", "Version",
-    "Memory", "Of its share of the budget", "Hit ratio", "Unflushed changelogs", "Oldest of them",
+    "Memory", "Of the budget", "Hit ratio", "Unflushed changelogs", "Oldest of them",
     "Newest snapshot", "Its age", "Versions after it")
 
   private def operatorOf(store: JsonNode): String = store.path("operator").asText

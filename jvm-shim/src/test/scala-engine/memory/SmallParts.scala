@@ -62,6 +62,75 @@ object ArenaPart extends Part {
   }
 }
 
+/** The shares of stores that come, hold more or less, and go. */
+object SharesPart extends Part {
+  override val name = "shares"
+
+  override def run(trial: Trial): Unit = {
+    import trial.{chance, check, equal, random}
+    val limits = 1L << random.between(10, 40)
+    val budget = new MemoryBudget(limits)
+    var held = Map.empty[budget.Share, Long]
+    def size(): Long =
+      if (chance(20)) 0L else (budget.limitBytes * math.pow(random.nextDouble(), 4)).toLong
+    def become(share: budget.Share, bytes: Long): Unit = {
+      budget.add(bytes - held.getOrElse(share, 0L))
+      share.begin(bytes)
+      held += share -> bytes
+    }
+    (1 to 200).foreach { _ =>
+      if (held.isEmpty || chance(20)) {
+        trial.step("a store comes")
+        val share = new budget.Share
+        share.begin(size()) // it has no part yet
+        (1 to random.between(1, 3)).foreach(_ => share.take(true))
+        held += share -> 0L
+      } else if (chance(10)) {
+        trial.step("a store goes")
+        val (share, bytes) = held.toSeq(random.nextInt(held.size))
+        (1 to random.between(1, 3)).foreach(_ => share.take(false))
+        budget.add(-bytes)
+        held -= share
+      } else if (chance(5)) budget.limitTo(math.max(1L, random.between(limits / 4, limits * 2))): Unit
+      else {
+        val bytes = size()
+        trial.step(s"a store holds $bytes")
+        become(held.keys.toSeq(random.nextInt(held.size)), bytes)
+      }
+      equal(budget.storeCount, held.size, "the stores")
+      val limit = budget.limitBytes
+      val all = held.values.toSeq
+      val least = limit / math.max(1, held.size)
+      held.headOption.foreach { case (share, bytes) =>
+        val (grown, rest) = (size(), all.sum - bytes)
+        budget.add(grown) // by a batch that runs
+        val most = share.bytes(bytes + grown)
+        check(most >= least, s"a share of $most is less than an equal one, $least")
+        check(most <= math.max(least, math.max(bytes, limit - rest)),
+          s"a share of $most for one that held $bytes, beside $rest")
+        budget.add(-grown)
+        share.begin(bytes)
+      }
+      if (all.sum > limit) {
+        val level = held.maxBy(_._2) match { case (share, bytes) => share.bytes(bytes) }
+        val exact = waterLevel(limit, all)
+        check(level <= exact && level >= least, s"the level is $level instead of $exact")
+        // what has four fifths of it or more may count as if it had all
+        val (small, large) = all.partition(_ < level * 4 / 5)
+        check(level >= (limit - small.sum) / math.max(1, large.size) - 1,
+          s"the level $level leaves room that small stores do not take")
+      }
+    }
+  }
+
+  /** Found step by step. */
+  private def waterLevel(limit: Long, held: Seq[Long]): Long = {
+    val sorted = held.sorted
+    sorted.indices.iterator.map(i => (limit - sorted.take(i).sum) / (sorted.size - i) -> sorted(i))
+      .collectFirst { case (level, bytes) if bytes > level => level }.getOrElse(limit)
+  }
+}
+
 /** A sorted index with small leaves. Records are numbers, and their upper part is the key. */
 object SortedIndexPart extends Part {
   override val name = "sorted-index"

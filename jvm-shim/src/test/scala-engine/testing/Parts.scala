@@ -16,7 +16,9 @@ import org.apache.spark.sql.millpond.disk.{
 }
 import org.apache.spark.sql.millpond.driver.LateRowsPart
 import org.apache.spark.sql.millpond.engine.{FlushBehindPart, LogSyncPart, WarmUpPart}
-import org.apache.spark.sql.millpond.memory.{ArenaPart, KeySortPart, SortedIndexPart, TablePart}
+import org.apache.spark.sql.millpond.memory.{
+  ArenaPart, KeySortPart, SharesPart, SortedIndexPart, TablePart
+}
 import org.apache.spark.sql.millpond.transport.MapReadsPart
 
 /** Does random operations on a part of the store, and compares it with a plain model. It has no
@@ -124,7 +126,7 @@ object Parts {
   private val parts: Seq[Part] = Seq(TablePart, ArenaPart, SortedIndexPart, KeySortPart, BlockPart,
     ChangelogPart, DiskTierPart, FlushPart, ComposedPart, KeyFilterPart,
     PointReadsPart, RestPart, LateRowsPart, FlushBehindPart, LogSyncPart, MapReadsPart, OptionsPart,
-    ClockPart, WarmUpPart, LocalDirsPart, LargeValuePart)
+    ClockPart, WarmUpPart, LocalDirsPart, LargeValuePart, SharesPart)
 
   def main(args: Array[String]): Unit = {
     val (first, seeds, name) = (args(0).toLong, args(1).toInt, args(2))
