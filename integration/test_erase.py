@@ -16,16 +16,19 @@ import pytest
 from pyspark.sql import SparkSession
 
 import millpond
+from integration.cases import EVENTS, NO_EMPTY_BATCHES, events
 from integration.depth import deep, quick_first
 from integration.jvm import MILLPOND
 from integration.processes import wait_until
 from integration.streams import Input, Run, finish, settings, start
 from integration.test_lookup import _run
+from integration.test_plan import Deleting, Variable
 from integration.test_s3_queries import on_s3
 from millpond import checkpoint, savepoint, state
 from millpond.cli.main import main
 from millpond.errors import ErrorKind, MillpondError
 from millpond.format import layout
+from millpond.format.manifest import decode_manifest
 from millpond.operations.erase import places
 from millpond.state.writing import plain
 from millpond.storage import LocalStorage, open_checkpoint, open_storage
@@ -326,6 +329,67 @@ def test_versions_from_before_and_after_a_rescale(spark: SparkSession, tmp_path:
     query.run(1)
     counts = {r["key"]["k"]: r["value"]["count"] for r in millpond.read_state(place).to_pylist()}
     assert counts == {**{f"name-{n}": 10 for n in range(40)}, "erase-me-0123": 1}
+
+
+@pytest.mark.deep
+def test_rows_of_a_variable_that_was_deleted(spark: SparkSession, tmp_path: Path) -> None:
+    """A new variable has the number of a deleted one, whose rows are still in sorted files."""
+    state_store = "spark.sql.streaming.stateStore"
+    conf = {
+        **NO_EMPTY_BATCHES,
+        f"{state_store}.providerClass": MILLPOND,
+        f"{state_store}.minDeltasForSnapshot": "1",
+        f"{state_store}.maintenanceInterval": "100ms",
+        f"{state_store}.millpond.changelog.codec": "none",
+        f"{state_store}.millpond.snapshot.compression": "none",
+        "spark.sql.shuffle.partitions": "1",
+    }
+    source, run = Input(tmp_path / "input", EVENTS), Run(tmp_path / "query")
+    place = run.checkpoint
+    names = ["erase-me-0123", "someone"]
+    it, old, new = ({name: Variable(name)} for name in ("value", "map", "list"))
+    jobs = [*[(it | old, ())] * 2, *[(it, ("map",))] * 2, *[(it | new, ())] * 2]
+    for number, (variables, gone) in enumerate(jobs):
+        source.add(events(*[(name, 1, 1) for name in names]))
+        frame = (
+            source.stream(spark)
+            .groupBy("k")
+            .transformWithState(
+                Deleting("row", variables, gone),
+                "k string, what string, state string",
+                "Update",
+                "None",
+            )
+        )
+        finish(start(spark, frame, run, output_mode="update", conf=conf), run)
+        if number:  # a snapshot is of a version that another one follows
+            wait_until(
+                lambda: any(place.glob(f"state/0/0/{number}.manifest")),  # noqa: B023
+                seconds=60,
+                what=f"the snapshot {number}",
+            )
+    numbers: dict[int, set[str]] = {}
+    for manifest in place.rglob("*.manifest"):
+        for family in decode_manifest(manifest.read_bytes()).column_families:
+            numbers.setdefault(family.id, set()).add(family.name)
+    assert any(len(found) > 1 for found in numbers.values()), numbers
+    batches = committed(place)
+    before = whole_state(place, batches)
+    (done,) = millpond.erase([place], key={"k": "erase-me-0123"}).places
+    assert done.files and done.proof is not None
+    assert sorted_rows(whole_state(place, batches)) == sorted_rows(
+        without(before, 0, ["erase-me-0123"])
+    )
+    wait_until(
+        lambda: not bytes_left(place / "state", b"erase-me-0123"),
+        seconds=30,
+        what="the executor to take back its snapshot",
+    )
+    _wait_until_whole(place)
+    (again,) = millpond.erase([place], key={"k": "erase-me-0123"}).places
+    assert (again.entries, again.files) == (0, 0)
+    (other,) = millpond.erase([place], key={"k": "nobody"}).places
+    assert other.files == 0
 
 
 def _is_kept(place: Path, batch: int) -> bool:

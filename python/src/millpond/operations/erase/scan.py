@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from millpond.errors import ErrorKind, FormatError, NotFoundError, UnsupportedError
 from millpond.format.changelog import ChangelogReader, Record, parse_records
@@ -19,6 +20,7 @@ from millpond.storage import ObjectInfo, Storage
 from millpond.store.files import Listing, StoreFiles
 
 Families = Mapping[int, ColumnFamily]
+Places = npt.NDArray[np.intp]
 
 
 @dataclass(slots=True)
@@ -52,18 +54,33 @@ def mask_of(matcher: Matcher, store: str, families: Families, keys: Sequence[byt
 
     Raises: UnsupportedError: a column family is not known.
     """
-    numbers = np.array([key[2] << 8 | key[3] for key in keys], np.int64)
     result: Mask = np.zeros(len(keys), np.bool_)
-    for number in np.unique(numbers).tolist():
-        family = families.get(number)
-        if family is None:
-            raise UnsupportedError(
-                f"store {store} has rows of column family {number}, which nothing describes"
-            )
-        chosen = np.flatnonzero(numbers == number)
-        mine = [bare(keys[n], family) for n in chosen.tolist()]
-        result[chosen] = matcher.mask(store, family, mine)
+    for number, places in _by_family(keys):
+        result[places] = _mask_of_family(matcher, store, families, number, keys, places)
     return result
+
+
+def _by_family(keys: Sequence[bytes]) -> Iterator[tuple[int, Places]]:
+    """Yield the number of each column family, and which of the physical keys are its own."""
+    numbers = np.array([key[2] << 8 | key[3] for key in keys], np.int64)
+    for number in np.unique(numbers).tolist():
+        yield number, np.flatnonzero(numbers == number)
+
+
+def _mask_of_family(
+    matcher: Matcher,
+    store: str,
+    families: Families,
+    number: int,
+    keys: Sequence[bytes],
+    places: Places,
+) -> Mask:
+    family = families.get(number)
+    if family is None:
+        raise UnsupportedError(
+            f"store {store} has rows of column family {number}, which nothing describes"
+        )
+    return matcher.mask(store, family, [bare(keys[n], family) for n in places.tolist()])
 
 
 def changelog_blocks(
@@ -135,12 +152,15 @@ def described(files: StoreFiles, listing: Listing) -> Described:
 def find(
     storage: Storage, files: StoreFiles, listing: Listing, matcher: Matcher, found: Found
 ) -> bool:
-    """Note all entries of the key in the files of a store. Return whether there were any.
+    """Note all entries of the key in the files of a store. Return whether there may be any.
+
+    An SST may still have rows of a column family that the job dropped, whose number another one may
+    have by now, and nothing may describe them. What cannot be read may be the key's.
 
     Raises: FormatError: a file is damaged. UnsupportedError.
     """
     known = described(files, listing)
-    store, before = files.store.name, found.rows
+    store, before, in_doubt = files.store.name, found.rows, False
     for info in listing.changelogs.values():
         reader, blocks = changelog_blocks(storage, info.key)
         families = {family.id: family for family in reader.header.column_families}
@@ -152,7 +172,12 @@ def find(
     for info in listing.ssts.values():
         for _, entries in sst_raw_blocks(storage, info, known.sums.get(info.key)):
             keys = [key for key, _ in entries]
-            for n in np.flatnonzero(mask_of(matcher, store, known.families, keys)).tolist():
-                key, value = entries[n]
-                found.add(key, known.families[key[2] << 8 | key[3]], value)
-    return found.rows > before
+            for number, places in _by_family(keys):
+                try:
+                    mask = _mask_of_family(matcher, store, known.families, number, keys, places)
+                except (FormatError, UnsupportedError):
+                    in_doubt = True
+                    continue
+                for n in places[mask].tolist():
+                    found.add(keys[n], known.families[number], entries[n][1])
+    return in_doubt or found.rows > before
