@@ -113,6 +113,43 @@ def test_rows_are_found_while_files_come_and_go(
     assert not mapped(harness)
 
 
+def test_a_lookup_that_failed_is_made_after_the_next_flush(tmp_path: Path) -> None:
+    """The log tells of it once."""
+    chosen = random.Random(3)
+    harness = Harness(tmp_path, conf={"spark.millpond.harness.log": "WARN"})
+    provider = open_provider(harness, tmp_path, schema=PLAIN, operator="dedupe", conf=CONF)
+    state: State = {}
+    version = 0
+
+    def is_mapped() -> bool:
+        """Do a batch, a flush, and some reads."""
+        nonlocal version
+        batch(provider, version, state, chosen)
+        provider.snapshot()
+        version += 1
+        store = provider.store(version)
+        read(store, state, chosen.sample(range(ROWS), 50))
+        store.abort()
+        return are_mapped(harness)()
+
+    def has_failed_thrice() -> bool:
+        is_mapped()
+        return harness.passes() > 2
+
+    harness.arm("lookup.step", kind="STORAGE_UNAVAILABLE", first=1, last=1000)
+    wait_until(has_failed_thrice, seconds=60, what="lookups that fail")
+    harness.disarm()
+    wait_until(is_mapped, seconds=60, what="files that are mapped")
+    told = [
+        line
+        for line in harness.log_path.read_text().splitlines()
+        if "a fault of the test at lookup" in line
+    ]
+    assert len(told) == 1, told
+    provider.close()
+    harness.stop()
+
+
 def test_a_store_that_only_scans_maps_its_files(harness: Harness, tmp_path: Path) -> None:
     provider = open_provider(harness, tmp_path, schema=PLAIN, operator="dedupe", conf=CONF)
     state: State = {}

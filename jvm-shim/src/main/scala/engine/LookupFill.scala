@@ -14,7 +14,8 @@ private[engine] final class LookupFill(store: StoreView, warmUp: WarmUp) extends
   import store.{status, tier}
 
   private var queued = false
-  private var failedIn = 0 // generation
+  private var failedIn = 0 // generation; 0: a flush has ended since
+  private var warnedIn = 0 // generation
 
   /** A row was looked up on disk. */
   def wanted(): Unit =
@@ -31,6 +32,10 @@ private[engine] final class LookupFill(store: StoreView, warmUp: WarmUp) extends
     if (tier.disk.lookup.isOutdated) wanted()
   }
 
+  /** The disk tier has changed: what failed may go well now. Each try reads all files, so there is
+    * one for each flush. */
+  def flushed(): Unit = failedIn = 0
+
   private def run(generation: Int): Unit =
     try
       store.shown.background.during("lookup") {
@@ -45,12 +50,16 @@ private[engine] final class LookupFill(store: StoreView, warmUp: WarmUp) extends
       }
     catch {
       case NonFatal(e) =>
-        store.synchronized {
+        val isNew = store.synchronized {
+          val warned = warnedIn == generation
           failedIn = generation
+          warnedIn = generation
           if (status.serves(generation) && tier.isOpen) tier.disk.lookup.end()
+          !warned
         }
-        logWarning(
-          s"store ${store.context.label}: reads of its disk tier get no help: ${e.getMessage}")
+        val text = s"store ${store.context.label}: reads of its disk tier get no help until a " +
+          s"flush: ${e.getMessage}"
+        if (isNew) logWarning(text) else logDebug(text)
     } finally store.synchronized { queued = false }
 
   private def mayBegin(generation: Int): Boolean =

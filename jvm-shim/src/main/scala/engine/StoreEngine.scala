@@ -279,6 +279,7 @@ final class StoreEngine(val context: StoreContext, follows: Boolean = false) ext
   private def flushed(point: Point): Unit = synchronized {
     swap(committed.flushedTo(point))
     pressure.flushed()
+    lookupFill.flushed()
   }
 
   /** Whether a micro-batch of the session has begun. */
