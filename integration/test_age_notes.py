@@ -73,3 +73,25 @@ def test_a_disk_that_is_full_for_a_while(tmp_path: Path, disk: Path) -> None:
     store.abort()
     provider.close()
     harness.stop()
+
+
+def test_another_error_of_the_disk_is_not_called_full(harness: Harness, tmp_path: Path) -> None:
+    provider = open_provider(harness, tmp_path, schema=PLAIN, operator="dedupe")
+    store = provider.store(0, timed=_at(0))
+    store.put(key(0), ["row"])
+    store.commit()
+    folders = [path for path in harness.local_dir.rglob("g[0-9]*") if path.is_dir()]
+    taken = [folder / f"ages-{n}" for folder in folders for n in range(100)]
+    for path in taken:
+        path.mkdir(exist_ok=True)
+    store = provider.store(1, timed=_at(1))
+    store.put_many([(key(i), ["row"]) for i in range(1, 500)])
+    store.commit()
+    with pytest.raises(ProviderError, match=r"STORAGE_UNAVAILABLE.*localDir"):
+        provider.store(2, timed=_at(1))
+    for path in taken:
+        path.rmdir()
+    store = provider.store(2, timed=_at(1))
+    assert len(store.scan()) == 500
+    store.commit()
+    provider.close()

@@ -2,7 +2,7 @@ package org.apache.spark.sql.millpond.base
 
 import java.io.{File, IOException}
 import java.nio.channels.FileChannel
-import java.nio.file.{AccessDeniedException, FileAlreadyExistsException, Files, Path}
+import java.nio.file.{FileAlreadyExistsException, Files, Path}
 import java.nio.file.LinkOption.NOFOLLOW_LINKS
 import java.nio.file.StandardCopyOption.ATOMIC_MOVE
 import java.nio.file.StandardOpenOption.{CREATE_NEW, WRITE}
@@ -70,20 +70,8 @@ object LocalDirs {
     try work
     catch {
       case e: IOException =>
-        throw MillpondError.of(kindOf(e), s"the folder $dir for local state cannot be made: $e",
-          hint = "Let Spark's user write there, free space, or point the option localDir, or " +
-            "Spark's spark.local.dir, to another disk.",
-          cause = e)
+        throw MillpondError.ofLocalFile(s"the folder $dir for local state cannot be made: $e", e)
     }
-
-  private def kindOf(e: IOException): String = {
-    val text = String.valueOf(e.getMessage)
-    def says(what: String*): Boolean = what.exists(text.contains)
-    if (says("No space left", "quota exceeded")) "LOCAL_DISK_FULL"
-    else if (e.isInstanceOf[AccessDeniedException] ||
-      says("Operation not permitted", "Read-only file system")) "STORAGE_DENIED"
-    else "STORAGE_UNAVAILABLE"
-  }
 
   /** The configured folder itself, not this JVM's folder in it: agents of later JVMs must find
     * what a killed JVM left. */

@@ -1,5 +1,8 @@
 package org.apache.spark.sql.millpond.base
 
+import java.io.IOException
+import java.nio.file.AccessDeniedException
+
 import org.apache.spark.SparkException
 
 /** An error with a stable code. `python/src/millpond/errors/table.py` declares the kinds; the build
@@ -28,11 +31,27 @@ object MillpondError {
     of("MEMORY_EXHAUSTED", s"the operating system refused $bytes bytes of native memory for state",
       cause = cause)
   /** Java tells some of these errors as that of a file that is not there. */
-  def isOutOfFiles(e: Throwable): Boolean =
-    String.valueOf(e.getMessage).contains("Too many open files")
+  def isOutOfFiles(e: Throwable): Boolean = says(e, "Too many open files")
+  def isOutOfSpace(e: Throwable): Boolean = says(e, "No space left", "quota exceeded")
+  /** Java tells some of these errors by their class alone. */
+  def isDenied(e: Throwable): Boolean = e.isInstanceOf[AccessDeniedException] ||
+    says(e, "Permission denied", "Operation not permitted", "Read-only file system")
+  private def says(e: Throwable, what: String*): Boolean = {
+    val text = String.valueOf(e.getMessage)
+    what.exists(text.contains)
+  }
+  /** An error of a file or folder on this executor's own disk. */
+  def ofLocalFile(message: String, e: IOException): MillpondException =
+    ofFile(kindOf(e, full = "LOCAL_DISK_FULL"), message, e,
+      hint = "Let Spark's user write there, free space, or point the option localDir, or Spark's " +
+        "spark.local.dir, to another disk.")
+  /** @param full the kind of a disk that is full */
+  def kindOf(e: IOException, full: String): String =
+    if (isOutOfSpace(e)) full else if (isDenied(e)) "STORAGE_DENIED" else "STORAGE_UNAVAILABLE"
   /** An error of a file: of this kind, unless too many files are open. */
-  def ofFile(kind: String, message: String, e: Throwable): MillpondException =
-    if (!isOutOfFiles(e)) of(kind, message, cause = e)
+  def ofFile(kind: String, message: String, e: Throwable, hint: String = "")
+      : MillpondException =
+    if (!isOutOfFiles(e)) of(kind, message, hint, cause = e)
     else of("STORAGE_UNAVAILABLE", message,
       hint = "This executor has too many open files. Raise the limit that `ulimit -n` shows for " +
         "it, then restart the query.",

@@ -411,7 +411,7 @@ object DiskTier {
       case _ => false
     })
     val kind =
-      if (text.contains("No space left") || text.contains("quota exceeded")) "LOCAL_DISK_FULL"
+      if (MillpondError.isOutOfSpace(e)) "LOCAL_DISK_FULL"
       else if (text.contains("No such file or directory")) "LOCAL_FILES_LOST"
       else if (corrupt) "SST_DAMAGED"
       else "INTERNAL"

@@ -84,8 +84,9 @@ private[engine] final class AgeFile(private val file: File) {
 
   private def failed(e: IOException): MillpondException = {
     val isLost = !file.getParentFile.isDirectory || written > 0L && !file.isFile
-    MillpondError.ofFile(if (isLost) "LOCAL_FILES_LOST" else "LOCAL_DISK_FULL",
-      s"the file $file with ages of rows cannot be used: ${e.getMessage}.", e)
+    val text = s"the file $file with ages of rows cannot be used: $e."
+    if (isLost) MillpondError.ofFile("LOCAL_FILES_LOST", text, e)
+    else MillpondError.ofLocalFile(text, e)
   }
 
   /** All keys, in the order in which they came. Nobody adds meanwhile. */

@@ -346,11 +346,8 @@ private[engine] object BatchLog {
 
   private def cannotWrite(
       file: File, e: java.io.IOException, isCopy: Boolean): MillpondException = {
-    val text = String.valueOf(e.getMessage)
-    val kind = if (text.contains("No space left") || text.contains("quota"))
-      if (isCopy) "LOCAL_DISK_FULL" else "STORAGE_FULL"
-    else if (text.contains("ermission denied") || text.contains("Read-only")) "STORAGE_DENIED"
-    else "STORAGE_UNAVAILABLE"
-    MillpondError.ofFile(kind, s"the changelog $file cannot be written: $text.", e)
+    val text = s"the changelog $file cannot be written: ${e.getMessage}."
+    if (isCopy) MillpondError.ofLocalFile(text, e)
+    else MillpondError.ofFile(MillpondError.kindOf(e, full = "STORAGE_FULL"), text, e)
   }
 }
