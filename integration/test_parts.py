@@ -35,6 +35,7 @@ _SEEDS = {
     "clock": (10, 100),
     "local-dirs": (20, 200),
     "large-value": (3, 30),
+    "many-blocks": (2, 6),
     "map-reads": (100, 1000),
     "options": (300, 3000),
     "shares": (50, 1000),

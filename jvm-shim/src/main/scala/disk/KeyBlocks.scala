@@ -4,8 +4,9 @@ import org.apache.spark.sql.millpond.base.Seams
 import org.apache.spark.sql.millpond.memory.MemoryBudget
 import org.apache.spark.unsafe.Platform
 
-/** Tells in which blocks of a sorted file a key can be: a hash table of three bytes an entry, in
-  * native memory. An entry has the number of a block, and of the key's hash what fits beside.
+/** Tells in which blocks of a sorted file a key can be: a hash table of three bytes an entry, or of
+  * four in a file of many blocks, in native memory. An entry has the number of a block, and of the
+  * key's hash what fits beside.
   *
   * One thread fills it; then it never changes. Throws `OutOfMemoryError` if there is no room.
   *
@@ -13,10 +14,12 @@ import org.apache.spark.unsafe.Platform
 private[disk] final class KeyBlocks(budget: MemoryBudget, keys: Long, blocks: Int) {
   import KeyBlocks._
 
+  private val entryBytes = entryBytesFor(blocks)
+  private val entryMask = if (entryBytes == NarrowBytes) NarrowMask else -1
   private val slots = slotsFor(keys)
   private val numberBits = 32 - Integer.numberOfLeadingZeros(blocks) // of a number from 1 on
   private val numbers = (1 << numberBits) - 1
-  val bytes: Long = bytesFor(keys)
+  val bytes: Long = bytesFor(keys, blocks)
   private val address = {
     Seams.at("memory.allocate")
     val allocated = Platform.allocateMemory(bytes)
@@ -34,9 +37,10 @@ private[disk] final class KeyBlocks(budget: MemoryBudget, keys: Long, blocks: In
       found = at(slot)
     }
     if (found == 0) {
-      val place = address + slot * EntryBytes
+      val place = address + slot * entryBytes
       Platform.putShort(null, place, entry.toShort)
       Platform.putByte(null, place + 2, (entry >>> 16).toByte)
+      if (entryBytes != NarrowBytes) Platform.putByte(null, place + 3, (entry >>> 24).toByte)
     }
   }
 
@@ -59,22 +63,26 @@ private[disk] final class KeyBlocks(budget: MemoryBudget, keys: Long, blocks: In
   }
 
   private def home(hash: Long): Long = (hash >>> 32) * slots >>> 32
-  private def wanted(hash: Long): Int = hash.toInt & EntryMask & ~numbers
-  private def at(slot: Long): Int = Platform.getInt(null, address + slot * EntryBytes) & EntryMask
+  private def wanted(hash: Long): Int = hash.toInt & entryMask & ~numbers
+  private def at(slot: Long): Int = Platform.getInt(null, address + slot * entryBytes) & entryMask
 
   def close(): Unit = { Platform.freeMemory(address); budget.add(-bytes) }
 }
 
 private[disk] object KeyBlocks {
-  private val EntryBytes = 3L
-  private val EntryMask = 0xFFFFFF
+  private val NarrowBytes = 3L
+  private val NarrowMask = 0xFFFFFF
   private val LeastTagBits = 7
 
-  /** With more blocks too many keys would seem to be in one. */
-  val mostBlocks: Int = (1 << (24 - LeastTagBits)) - 1
+  // with more blocks too many keys would seem to be in one
+  private val mostOfNarrow = (1 << (24 - LeastTagBits)) - 1
+  val mostBlocks: Int = (1 << (32 - LeastTagBits)) - 1
 
   private def slotsFor(keys: Long): Long = keys + keys / 4 + 8
+  private def entryBytesFor(blocks: Int): Long =
+    if (blocks <= Seams.stretch("points.blocks", mostOfNarrow.toLong)) NarrowBytes else 4L
 
-  /** The last entry is read as four bytes. */
-  def bytesFor(keys: Long): Long = slotsFor(keys) * EntryBytes + 1
+  /** The last entry is read as four bytes.
+    * @param blocks 1: not known, perhaps few */
+  def bytesFor(keys: Long, blocks: Int = 1): Long = slotsFor(keys) * entryBytesFor(blocks) + 1
 }

@@ -145,10 +145,18 @@ private[millpond] final class PointReads(dir: File, rocks: LocalRocks, maps: Boo
       val f = now.files(now.understood)
       if (f.made == null && !isReadable(f.sst, now.block)) now.refuse()
       now.understood += 1
+      if (now.understood == now.files.size && !fits(now)) now.refuse()
     } else if (now.done == now.files.size) now.isWhole = true
     else if (now.files(now.done).made != null) now.done += 1
     else return now.files(now.done).sst
     null
+  }
+
+  /** Files of many blocks have larger tables than `begin` took them for. */
+  private def fits(now: Building): Boolean = {
+    val bytes = now.files.iterator.filter(_.made == null)
+      .map(f => KeyBlocks.bytesFor(f.sst.entries, f.sst.blocks)).sum
+    used.get + bytes <= most(budget.fairShareBytes)
   }
 
   private def take(now: Building, indexing: Indexing): Unit = now.synchronized {

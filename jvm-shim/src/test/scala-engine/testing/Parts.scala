@@ -12,7 +12,8 @@ import org.apache.spark.sql.millpond.base.{
 }
 import org.apache.spark.sql.millpond.changelog.{BlockPart, ChangelogPart}
 import org.apache.spark.sql.millpond.disk.{
-  ComposedPart, DiskTierPart, FlushPart, KeyFilterPart, LargeValuePart, PointReadsPart, RestPart
+  ComposedPart, DiskTierPart, FlushPart, KeyFilterPart, LargeValuePart, ManyBlocksPart,
+  PointReadsPart, RestPart
 }
 import org.apache.spark.sql.millpond.driver.LateRowsPart
 import org.apache.spark.sql.millpond.engine.{FlushBehindPart, LogSyncPart, WarmUpPart}
@@ -126,7 +127,7 @@ object Parts {
   private val parts: Seq[Part] = Seq(TablePart, ArenaPart, SortedIndexPart, KeySortPart, BlockPart,
     ChangelogPart, DiskTierPart, FlushPart, ComposedPart, KeyFilterPart,
     PointReadsPart, RestPart, LateRowsPart, FlushBehindPart, LogSyncPart, MapReadsPart, OptionsPart,
-    ClockPart, WarmUpPart, LocalDirsPart, LargeValuePart, SharesPart)
+    ClockPart, WarmUpPart, LocalDirsPart, LargeValuePart, SharesPart, ManyBlocksPart)
 
   def main(args: Array[String]): Unit = {
     val (first, seeds, name) = (args(0).toLong, args(1).toInt, args(2))
