@@ -41,7 +41,7 @@ from millpond.storage import LocalStorage, MemoryStorage, ObjectInfo
 from millpond.storage.split import SplitStorage
 from tests.agent_driver import CallError, call
 from tests.checkpoints import CheckpointBuilder
-from tests.failing_storage import FailingStorage
+from tests.failing_storage import FailingStorage, Killed
 from tests.row_checkpoints import RowsBuilder
 
 Captured = pytest.CaptureFixture[str]
@@ -328,6 +328,34 @@ def test_what_spark_wrote_since_is_left_alone(built: CheckpointBuilder) -> None:
     assert undo(built.storage, "it")
     del before[layout.RESCALE_JOURNAL_KEY]
     assert tree(built.root) == before
+
+
+@pytest.mark.parametrize("switched", [True, False])
+def test_undo_after_spark_has_deleted_the_entry(
+    built: CheckpointBuilder, capsys: Captured, switched: bool
+) -> None:
+    """The query ran on, for so long that the number of the batch is in no log any more.
+
+    If the rescale had switched over, it runs with the new number of partitions.
+    """
+    with pytest.raises(Killed):
+        stop = "commits/6" if switched else "offsets/6"
+        rescale(FailingStorage(str(built.root), stop_before=stop, kills=True), "it", 8)
+    entry = (built.root / f"offsets/{6 if switched else 5}").read_text()
+    commit = (built.root / "commits/5").read_text()
+    for batch in range(7, 10):
+        (built.root / f"offsets/{batch}").write_text(entry)
+        (built.root / f"commits/{batch}").write_text(commit)
+    for batch in range(7):
+        for log in (layout.OFFSETS_DIR, layout.COMMITS_DIR):
+            (built.root / log / str(batch)).unlink(missing_ok=True)
+    before = tree(built.root)
+    assert main(["rescale", str(built.root), "--undo"]) == 0
+    told = "there is no rescale to take back" if switched else "is taken back"
+    assert told in capsys.readouterr().out
+    left = {k: v for k, v in before.items() if not k.startswith(layout.RUNNING_PREFIX)}
+    del left[layout.RESCALE_JOURNAL_KEY]
+    assert tree(built.root) == left
 
 
 # ---- what a batch that was never committed left

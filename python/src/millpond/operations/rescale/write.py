@@ -23,7 +23,7 @@ from millpond.format import layout
 from millpond.format.rescale_journal import Journal, encode_journal
 from millpond.spark.commands import Hold
 from millpond.spark.log_files import log_crc32, put_log
-from millpond.spark.metadata import logged_batches
+from millpond.spark.metadata import logged_batches, read_spark_metadata
 from millpond.spark.sinks.keeping import SinkEntries, crc32_of, take_back
 from millpond.storage import Storage, open_storage
 
@@ -152,6 +152,10 @@ def clear(storage: Storage, journal: Journal, hold: Hold, sink: Storage | None =
     # nothing more of ours was written.
     ours = entry == journal.offsets_crc32 or (entry is None and _was_begun(storage, journal))
     done = ours and log_crc32(storage, layout.commits_key(journal.batch)) is not None
+    if entry is None and _ran_on(storage, journal.batch):
+        # Spark deletes old entries, of both logs. Every later one tells the number of partitions.
+        spark = read_spark_metadata(storage, batches=(), operators=())
+        done = spark.partitions == journal.partitions
     if ours and not done:
         # The query may have run on before that entry was written: then there is no more of ours,
         # and files of these names may be the query's.
