@@ -5,13 +5,15 @@
                                    default; Spark deletes the entries that it covers
 
 A savepoint of a batch must not know the files that later batches read. A query restored from it
-would skip them, or read them in other batches. Source: `CompactibleFileStreamLog`,
-`FileStreamSourceLog` of Spark 4.3.0.
+would skip them, or read them in other batches.
+
+From two compact files Spark derives the interval, from one it guesses it by its session's. If that
+was changed, it may look for a compact file that is not there. So a log that had two keeps two.
+Source: `CompactibleFileStreamLog`, `FileStreamSourceLog` of Spark 4.3.0.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
 from collections.abc import Callable, Iterable, Mapping
 
@@ -43,9 +45,10 @@ def cut(
     compacts = sorted(
         entry for name in present if name.endswith(_COMPACT) and (entry := _entry(name)) is not None
     )
-    interval = _interval(compacts)
+    interval = _interval(compacts, last)
     first = (last + 1) // interval * interval - 1  # the compact file with which Spark begins
-    needed = [_name(entry, interval) for entry in range(max(first, 0), last + 1)]
+    entries = [*(n for n in (first - interval,) if n >= 0), *range(max(first, 0), last + 1)]
+    needed = [_name(entry, interval) for entry in entries]
     missing = [name for name in needed if name not in present]
     if not missing:
         return dict.fromkeys(needed)
@@ -70,13 +73,18 @@ def _name(entry: int, interval: int) -> str:
     return f"{entry}{_COMPACT}" if (entry + 1) % interval == 0 else str(entry)
 
 
-def _interval(compacts: list[int]) -> int:
-    """Return every how many entries one is compact. Like Spark, derives it from the files."""
-    if all((entry + 1) % _DEFAULT_INTERVAL == 0 for entry in compacts):
-        return _DEFAULT_INTERVAL
-    if len(compacts) == 1:
-        return compacts[0] + 1
-    return min(b - a for a, b in itertools.pairwise(compacts))
+def _interval(compacts: list[int], last: int) -> int:
+    """Return every how many entries one is compact, for a log that is cut at entry `last`.
+
+    Like Spark, derives it from the newest two compact files. Of one file nobody knows it: it may be
+    any divisor of the file's count of entries.
+    """
+    if len(compacts) >= 2:
+        return compacts[-1] - compacts[-2]
+    if not compacts:
+        return last + 2  # none up to `last` is compact
+    count = compacts[0] + 1
+    return _DEFAULT_INTERVAL if compacts[0] > last and count % _DEFAULT_INTERVAL == 0 else count
 
 
 def _lines(name: str, read: Callable[[str], bytes]) -> list[tuple[str, int]]:

@@ -9,6 +9,7 @@ import pytest
 from millpond.errors import ErrorKind, FormatError, UnsupportedError
 from millpond.spark import saved_logs, source_logs
 from millpond.spark.log_entries import OffsetEntry, parse_offsets
+from millpond.spark.sinks.file_log import interval_of
 
 
 def line(batch: int) -> str:
@@ -39,9 +40,37 @@ def test_cut_is_as_if_it_ended_there(last: int, keep_from: int, interval: int) -
     content = {name: files[name] if text is None else text for name, text in cut.items()}
     whole = log(last, interval=interval)
     first = (last + 1) // interval * interval - 1
+    alone = [name for name in files if name.endswith(".compact")] == [f"{first}.compact"]
     assert content == {
-        name: text for name, text in whole.items() if int(name.removesuffix(".compact")) >= first
+        name: text
+        for name, text in whole.items()
+        if (entry := int(name.removesuffix(".compact"))) >= first
+        or (not alone and entry == first - interval)
     }
+
+
+@pytest.mark.parametrize("session", [1, 2, 4, 7, 20, 100])
+@pytest.mark.parametrize("interval", [3, 10, 20])
+@pytest.mark.parametrize("keep_from", [0, 19, 29])
+def test_cut_has_the_interval_of_the_log(session: int, interval: int, keep_from: int) -> None:
+    """Of one compact file Spark guesses the interval by that of its session.
+
+    It looked for a compact file that the log did not have, and the query did not start.
+    """
+    files = log(75, keep_from=keep_from, interval=interval)
+    for last in range(2 * interval - 1, 76):
+        cut = source_logs.cut(files, last, files.__getitem__)
+        assert cut is not None and interval_of(cut, session) == interval
+
+
+@pytest.mark.parametrize(("last", "interval"), [(20, 30), (48, 30), (12, 20), (24, 20)])
+def test_cut_of_a_log_with_one_compact_file_or_none(last: int, interval: int) -> None:
+    """Ten was taken for the interval of a log that had none, or one at a multiple of ten."""
+    files = log(last + 5, interval=interval)
+    cut = source_logs.cut(files, last, files.__getitem__)
+    assert cut == dict.fromkeys(
+        log(last, keep_from=interval - 1 if last > interval else 0, interval=interval)
+    )
 
 
 def test_log_that_cannot_be_cut() -> None:
