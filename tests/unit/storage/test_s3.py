@@ -384,12 +384,13 @@ def test_what_the_server_does_not_copy(server: S3Server, s3: S3Storage, bucket: 
 
 
 def test_an_answer_that_says_nothing_is_none(server: S3Server, s3: S3Storage) -> None:
-    """A listing would say that all files are gone, a put that it stored one."""
+    """A listing would say that all files are gone, a put or a deletion that it was done."""
     calls: list[tuple[str, Callable[[], object], object]] = [
         ("PUT", lambda: s3.put_bytes("a", b"data"), None),
         ("PUT", lambda: s3.put_bytes("b", b"", if_absent=True), None),
         ("HEAD", lambda: s3.stat("a").size_bytes, 4),
         ("LIST", lambda: [info.key for info in s3.list("")], ["a", "b"]),
+        ("DELETE", lambda: s3.delete(["a", "none"]), None),
     ]
     for operation, call, expected in calls:
         with server.faults(first(2, NO_BODY, operation)):
@@ -398,6 +399,7 @@ def test_an_answer_that_says_nothing_is_none(server: S3Server, s3: S3Storage) ->
             with pytest.raises(UnavailableError, match=r"the answer has no \w+") as caught:
                 call()
             assert caught.value.kind is ErrorKind.STORAGE_UNAVAILABLE
+    assert [info.key for info in s3.list("")] == ["b"]
 
 
 def test_bodies_are_checked(server: S3Server, s3: S3Storage, tmp_path: Path) -> None:

@@ -204,9 +204,12 @@ class S3Storage:
 
             def attempt(batch: list[str] = batch) -> None:
                 objects = [{"Key": target} for target in batch]
-                delete = {"Objects": objects, "Quiet": True}
+                # Without Quiet: a good answer to that one says nothing either.
                 answer = self._requests.send(
-                    "DeleteObjects", batch[0], Delete=delete, **self._client.read_args
+                    "DeleteObjects",
+                    batch[0],
+                    Delete={"Objects": objects},
+                    **self._client.read_args,
                 )
                 for error in answer.get("Errors", ()):
                     where = self._client.where(error.get("Key", ""))

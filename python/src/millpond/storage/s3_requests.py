@@ -14,15 +14,16 @@ from millpond.storage.usage import Usage
 
 # What a put stores in the object's metadata: its own name, and the CRC-32 of the bytes.
 PUT_NAME, CRC32 = "millpond-put", "millpond-crc32"
-# What each good answer says. boto3 takes one that says nothing, as a proxy may make it, for a
-# listing without objects, or for an object that was stored.
+# What each good answer says, one of these. boto3 takes one that says nothing, as a proxy may make
+# it, for a listing without objects, or for an object that was stored or deleted.
 _SAYS = {
-    "PutObject": "ETag",
-    "HeadObject": "LastModified",
-    "ListObjectsV2": "IsTruncated",
-    "CreateMultipartUpload": "UploadId",
-    "UploadPart": "ETag",
-    "CompleteMultipartUpload": "ETag",
+    "PutObject": ("ETag",),
+    "HeadObject": ("LastModified",),
+    "ListObjectsV2": ("IsTruncated",),
+    "CreateMultipartUpload": ("UploadId",),
+    "UploadPart": ("ETag",),
+    "CompleteMultipartUpload": ("ETag",),
+    "DeleteObjects": ("Deleted", "Errors"),
 }
 
 
@@ -39,9 +40,9 @@ class S3Requests:
         self.usage.sent(operation, len(parameters.get("Body", b"")))
         try:
             answer = self.client.call(operation, target, **parameters)
-            field = _SAYS.get(operation)
-            if field is not None and field not in answer:
-                raise s3_errors.empty(operation, self.client.where(target), field)
+            fields = _SAYS.get(operation)
+            if fields is not None and answer.keys().isdisjoint(fields):
+                raise s3_errors.empty(operation, self.client.where(target), fields[0])
             return answer
         except TransientError:
             self.usage.failed()
