@@ -20,7 +20,7 @@ import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from millpond.errors import (
     ConflictError,
@@ -91,8 +91,6 @@ class AtomicTarget:
 
     storage: Storage
     address: TargetAddress
-    # Keys that need no sync: they share blocks with durable files.
-    durable: set[str] = field(default_factory=set)
 
 
 def check_vacant(root: str, *, hint: str = "") -> None:
@@ -148,7 +146,7 @@ def building(root: str, state: str | None = None) -> Iterator[AtomicTarget]:
                 split = SplitStorage(target.storage, there)
                 split.put_bytes(layout.STORAGE_KEY, place_record(state), if_absent=True)
                 split.put_bytes(layout.OWNER_KEY, owner_record(root), if_absent=True)
-                yield AtomicTarget(split, TargetAddress(target.address.root, state), target.durable)
+                yield AtomicTarget(split, TargetAddress(target.address.root, state))
             written = True
     except BaseException:
         # `root` may stand although an error came after it got its name.
@@ -211,10 +209,9 @@ def empty(storage: Storage) -> None:
 def _building_locally(path: str) -> Iterator[AtomicTarget]:
     with _hidden_sibling(path) as staging:
         address = TargetAddress(staging)
-        target = AtomicTarget(address.open(), address)
-        yield target
+        yield AtomicTarget(address.open(), address)
         try:
-            _sync_tree(staging, target.durable)
+            _sync_tree(staging)
             _publish(staging, path)
             _sync(os.path.dirname(path))
         except OSError as e:
@@ -318,14 +315,16 @@ def _unwritable(e: OSError, place: str) -> MillpondError:
     )
 
 
-def _sync_tree(root: str, durable: set[str]) -> None:
+def _sync_tree(root: str) -> None:
+    """Sync all files, those that share blocks with a query's, too: with commit.fsync=false it has
+    not synced them.
+    """
     paths: list[str] = []
     for directory, _, names in os.walk(root):
         paths.append(directory)
         paths += [os.path.join(directory, name) for name in names]
-    skipped = {os.path.join(root, key) for key in durable}
     with ThreadPoolExecutor(_SYNC_THREADS) as pool:
-        list(pool.map(_sync, [path for path in paths if path not in skipped]))
+        list(pool.map(_sync, paths))
 
 
 def _sync(path: str) -> None:

@@ -91,7 +91,6 @@ def write_image(
             written.files[done.entry.key] = done.entry
             if done.how == "linked":
                 written.bytes_linked += done.entry.size_bytes
-                target.durable.add(done.entry.key)
             elif done.how == "copied":
                 written.bytes_copied += done.entry.size_bytes
             else:
