@@ -202,6 +202,52 @@ def test_a_heartbeat_ends_though_nobody_tells_of_the_querys_end(
     )
 
 
+@pytest.mark.spark
+@pytest.mark.deep
+@pytest.mark.parametrize("how", ["fails", "hangs"])
+def test_a_heartbeat_goes_on_beside_that_of_a_query_whose_storage_is_in_trouble(
+    spark: SparkSession, tmp_path: Path, how: str
+) -> None:
+    """One thread wrote them all. Where it hung, every query of the driver looked dead."""
+    places = [tmp_path / "well", tmp_path / "in trouble"]
+    # Hadoop's client opens the very file, so a pipe without a reader holds it.
+    conf = {f"{PREFIX}logs.direct": "false"}
+    queries = [_counts(spark, place, available_now=False, conf=conf) for place in places]
+    well, troubled = (
+        place / "millpond" / "running" / f"{query.runId}.json"
+        for place, query in zip(places, queries, strict=True)
+    )
+    reader = -1
+    try:
+        for beat in (well, troubled):
+            wait_until(beat.is_file, seconds=30, what="the heartbeat")
+        other = tmp_path / "other"
+        if how == "hangs":
+            os.mkfifo(other)
+        else:
+            other.symlink_to(tmp_path / "absent" / "file")
+        os.replace(other, troubled)
+        # A round that had begun before, and one until it comes to the other query, do not count.
+        for _ in range(3):
+            before = well.read_bytes()
+            wait_until(
+                lambda last=before: well.read_bytes() not in (b"", last),  # type: ignore[misc]
+                seconds=15,
+                what="the next beat",
+            )
+    finally:
+        if how == "hangs":
+            reader = os.open(troubled, os.O_RDONLY | os.O_NONBLOCK)
+        else:
+            troubled.unlink()  # Hadoop's client takes a link that leads nowhere for no file
+        for query in queries:
+            query.stop()
+        for place in places:
+            _wait_for_no_heartbeat(place)
+        if reader >= 0:
+            os.close(reader)
+
+
 def _is_remembered(session: SparkSession, run: str) -> bool:
     """Return whether parts of the driver keep something of a run."""
     jvm = session.sparkContext._jvm

@@ -5,7 +5,6 @@ import java.nio.file.{Files, Paths}
 import java.util.UUID
 import java.util.concurrent.ConcurrentHashMap
 
-import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
 
 import org.apache.hadoop.conf.Configuration
@@ -22,19 +21,9 @@ private object Heartbeats extends Logging {
   private val IntervalMs = 5000L
   private val running = new ConcurrentHashMap[UUID, Heartbeat]
 
-  private lazy val clock = Clock.every(IntervalMs, "millpond-heartbeats", IntervalMs) {
-    running.asScala.foreach { case (run, b) => look(run, b) }
-  }
-
-  /** What fails for one query must not take the heartbeats of the others, which would look dead. */
-  private def look(run: UUID, beat: Heartbeat): Unit =
-    try if (beat.wasLost()) EndedRuns.ended(run) else beat.beat()
-    catch { case NonFatal(e) => logWarning(s"run $run of a query cannot be watched: $e", e) }
-
   /** Called before the query reads its logs.
     * @param late called with the query's first plan instead: its state is Millpond's. */
   def started(query: StreamExecution, run: UUID, late: Boolean = false): Unit = {
-    clock: Unit
     val beat = new Heartbeat(query, run, query.sparkSession.sessionState.newHadoopConf(), late)
     running.put(run, beat)
     beat.beat()
@@ -65,11 +54,15 @@ private object Heartbeats extends Logging {
     whose.foreach { case (name, value) => text.put(name, value) }
     private var stopped = false
     private var endedBeats = 0 // the clock's thread alone counts
+    // Of its own: where the storage of one query fails or hangs, the others must not look dead.
+    private val clock = Clock.every(IntervalMs, s"millpond-heartbeat-$run", IntervalMs) {
+      if (wasLost()) EndedRuns.ended(run) else beat()
+    }
 
     /** Whether the query has ended for a whole interval: the news comes a moment after the end.
       * Then no listener tells of it: the job removed all listeners, or Spark dropped the event from
       * a full queue. Whoever looks at heartbeats must not take the query for a running one. */
-    def wasLost(): Boolean = {
+    private def wasLost(): Boolean = {
       endedBeats = if (query.isActive) 0 else endedBeats + 1
       endedBeats > 1
     }
@@ -85,9 +78,12 @@ private object Heartbeats extends Logging {
       }
     }
 
-    def stop(): Unit = synchronized {
-      stopped = true
-      quietly { file.getFileSystem(conf).delete(file, false); () }
+    def stop(): Unit = {
+      clock.shutdown()
+      synchronized {
+        stopped = true
+        quietly { file.getFileSystem(conf).delete(file, false); () }
+      }
     }
 
     /** A failed heartbeat must not end the query: if storage is in trouble, the
