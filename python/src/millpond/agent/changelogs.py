@@ -5,7 +5,6 @@ Every task waits for it, so it does little.
 
 from __future__ import annotations
 
-import errno
 import os
 
 from millpond.agent.context import StoreContext, request_error
@@ -13,11 +12,8 @@ from millpond.errors import ErrorKind, FormatError, NotFoundError, UnavailableEr
 from millpond.format import layout
 from millpond.model.ids import VersionId
 from millpond.storage.growing import GrowingPut
-from millpond.storage.local import translate, translate_restored
+from millpond.storage.local import sync_directory, translate, translate_restored
 from millpond.store.files import read_changelog_header
-
-# Some mounted file systems cannot fsync directories. There a rename is as durable as it gets.
-_NO_DIRECTORY_FSYNC = {errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP}
 
 
 def make_directory(context: StoreContext, staging_dir: str) -> None:
@@ -46,7 +42,7 @@ def make_directory(context: StoreContext, staging_dir: str) -> None:
                 continue
             finally:
                 if context.fsync:
-                    _sync_directory(os.path.dirname(directory))
+                    sync_directory(os.path.dirname(directory))
     except OSError as e:
         raise translate(e, f"creating {staging_dir}") from e
 
@@ -96,7 +92,7 @@ def publish_changelog(
             os.close(descriptor)
         os.replace(staged, final)
         if context.fsync:
-            _sync_directory(directory)
+            sync_directory(directory)
     except OSError as e:
         raise translate(e, f"publishing {key}") from e
     return {"path": final, "bytes": size_bytes}
@@ -124,7 +120,7 @@ def _settle(context: StoreContext, version: VersionId, key: str, final: str) -> 
         )
     if context.fsync:
         # The earlier call may have died between its rename and its fsync.
-        _sync_directory(os.path.dirname(final))
+        sync_directory(os.path.dirname(final))
     return {"path": final, "bytes": os.path.getsize(final)}
 
 
@@ -135,14 +131,3 @@ def _put(
     if begun is None or not begun.finish():
         context.storage.put_file(key, staged)
     return {"path": staged, "bytes": os.path.getsize(staged)}
-
-
-def _sync_directory(path: str) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    except OSError as e:
-        if e.errno not in _NO_DIRECTORY_FSYNC:
-            raise
-    finally:
-        os.close(descriptor)

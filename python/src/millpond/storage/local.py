@@ -64,6 +64,22 @@ def translate_restored(e: OSError, what: str, *, hint: str = "") -> MillpondErro
     )
 
 
+def sync_directory(path: str) -> None:
+    """Make the names in a directory durable.
+
+    Some mounted file systems cannot fsync a directory. There a rename is as durable as the file
+    system makes it.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as e:
+        if e.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP):
+            raise
+    finally:
+        os.close(descriptor)
+
+
 class LocalStorage:
     """Objects as files below one directory.
 
@@ -196,18 +212,8 @@ class LocalStorage:
             os.fsync(descriptor)
 
     def _sync_directory(self, path: str) -> None:
-        if not self._fsync:
-            return
-        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            os.fsync(descriptor)
-        except OSError as e:
-            # Some mounted file systems cannot fsync a directory. There a rename is as durable as
-            # the file system makes it.
-            if e.errno not in (errno.EINVAL, errno.EOPNOTSUPP, errno.ENOTSUP):
-                raise
-        finally:
-            os.close(descriptor)
+        if self._fsync:
+            sync_directory(path)
 
     @staticmethod
     def _remove_quietly(path: str) -> None:

@@ -23,6 +23,7 @@ from millpond.operations import migrate
 from millpond.operations.inspect import verify
 from millpond.operations.output import atomic_target
 from millpond.storage import LocalStorage, open_checkpoint, open_storage
+from millpond.storage.local import sync_directory
 from millpond.storage.place import read_place
 from millpond.storage.s3 import S3Storage
 from tests.checkpoints import CheckpointBuilder
@@ -106,14 +107,13 @@ def test_an_error_after_a_checkpoint_got_its_name_costs_no_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     built = CheckpointBuilder(tmp_path / "checkpoint", spark_format=2).build()
-    sync = atomic_target._sync
 
     def synced(path: str) -> None:
         if path == str(tmp_path) and (tmp_path / "new").exists():
             raise OSError(5, "the disk fails")
-        sync(path)
+        sync_directory(path)
 
-    monkeypatch.setattr(atomic_target, "_sync", synced)
+    monkeypatch.setattr(atomic_target, "sync_directory", synced)
     with pytest.raises(MillpondError):
         savepoint.fork(built.root, tmp_path / "new", storage_uri=str(tmp_path / "states"))
     assert verify(open_checkpoint(str(tmp_path / "new")), "new").problems == []

@@ -11,6 +11,7 @@ import os
 import random
 import shutil
 import signal
+import stat
 import sys
 import zlib
 from collections.abc import Callable
@@ -123,6 +124,24 @@ def test_what_is_linked_is_synced_too(
     assert savepoint.create(built.root, saved).bytes_linked > 0
     written = [tmp_path, tmp_path / "new", saved, *saved.rglob("*")]
     assert [path for path in written if path.stat().st_ino not in synced] == []
+
+
+def test_a_file_system_that_cannot_sync_a_directory(
+    built: CheckpointBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As some that are mounted. A query commits there; it could not be saved."""
+    fsync = os.fsync
+
+    def refusing(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", refusing)
+    savepoint.create(built.root, tmp_path / "new" / "saved")
+    savepoint.restore(tmp_path / "new" / "saved", tmp_path / "restored")
+    assert verify(LocalStorage(str(tmp_path / "restored")), "it").problems == []
+    savepoint.delete(tmp_path / "new" / "saved")
 
 
 @pytest.mark.parametrize("batch", [2, 3, 4])

@@ -32,7 +32,7 @@ from millpond.errors import (
 from millpond.format import layout, roots
 from millpond.local.scratch import lock, make_locked, remove_abandoned, scratch_directory
 from millpond.storage import LocalStorage, Storage, open_storage, real_root
-from millpond.storage.local import translate, translate_restored
+from millpond.storage.local import sync_directory, translate, translate_restored
 from millpond.storage.owner import owner_record
 from millpond.storage.place import place_record, read_place
 from millpond.storage.split import SplitStorage
@@ -213,7 +213,7 @@ def _building_locally(path: str) -> Iterator[AtomicTarget]:
         try:
             _sync_tree(staging)
             _publish(staging, path)
-            _sync(os.path.dirname(path))
+            sync_directory(os.path.dirname(path))
         except OSError as e:
             raise translate(e, f"writing {path}") from e
 
@@ -298,7 +298,7 @@ def _make_directories(path: str) -> list[str]:
             with suppress(FileExistsError):
                 os.mkdir(directory)
                 made.append(directory)
-            _sync(os.path.dirname(directory))
+            sync_directory(os.path.dirname(directory))
     except OSError as e:
         raise _unwritable(e, path) from e
     return made
@@ -319,15 +319,17 @@ def _sync_tree(root: str) -> None:
     """Sync all files, those that share blocks with a query's, too: with commit.fsync=false it has
     not synced them.
     """
-    paths: list[str] = []
+    directories: list[str] = []
+    files: list[str] = []
     for directory, _, names in os.walk(root):
-        paths.append(directory)
-        paths += [os.path.join(directory, name) for name in names]
+        directories.append(directory)
+        files += [os.path.join(directory, name) for name in names]
     with ThreadPoolExecutor(_SYNC_THREADS) as pool:
-        list(pool.map(_sync, paths))
+        list(pool.map(_sync_file, files))
+        list(pool.map(sync_directory, directories))
 
 
-def _sync(path: str) -> None:
+def _sync_file(path: str) -> None:
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -347,7 +349,7 @@ def remove_directory(path: str) -> None:
         locked = lock(path)
         try:
             os.rename(path, hidden)
-            _sync(parent)
+            sync_directory(parent)
             shutil.rmtree(hidden)
         finally:
             os.close(locked)
