@@ -42,7 +42,7 @@ private[engine] final class Pressure(store: StoreView, batch: RunningBatch, batc
     if (budget.isExceeded)
       try giveBack(ofRows(store.share.bytes(held)))
       finally store.context.events.publish()
-    else if (budget.isTight && !store.isHeap) prepare(ofRows(store.share.bytes(held)))
+    else if (budget.isTight && !store.isHeap) prepare(ofRows(store.share.beforeExceeded(held)))
   }
 
   /** Rows that memory may soon have to drop should be on disk by then. */

@@ -67,6 +67,9 @@ final class MemoryBudget(firstLimitBytes: Long) {
       math.max(fairShareBytes, math.min(level, math.max(kept, limit - (used.get - own))))
     }
 
+    /** What the store may hold before the budget is exceeded, if all stores grow alike. */
+    def beforeExceeded(own: Long): Long = own + math.max(0L, limit - used.get) / math.max(1, stores)
+
     /** What its running batch may keep then. A share can be less than empty tables take, and then
       * each row would move to disk alone. No more batches run than the executor has task slots. */
     def ofBatch(own: Long): Long =

@@ -111,6 +111,9 @@ object SharesPart extends Part {
         budget.add(-grown)
         share.begin(bytes)
       }
+      val soon = held.map { case (share, bytes) => share.beforeExceeded(bytes) - bytes }.toSeq
+      check(soon.forall(_ >= 0) && soon.sum <= math.max(0L, limit - all.sum),
+        s"all stores may grow by ${soon.sum}")
       if (all.sum > limit) {
         val level = held.maxBy(_._2) match { case (share, bytes) => share.bytes(bytes) }
         val exact = waterLevel(limit, all)
