@@ -16,15 +16,16 @@ from millpond.errors import ConflictError, ErrorKind, MillpondError
 from millpond.format import layout
 from millpond.model.ids import StoreId
 from millpond.model.key_groups import KeyGroups
-from millpond.operations.erase import run, tables
+from millpond.operations.erase import places, run, tables
 from millpond.operations.erase.places import made_of, plan_place
 from millpond.operations.erase.write import rewrite_all
 from millpond.operations.inspect import verify
 from millpond.spark import heartbeats
 from millpond.storage import LocalStorage
 from tests.checkpoints import CheckpointBuilder, tree
+from tests.failing_storage import Killed
 from tests.refusals import refused
-from tests.row_checkpoints import RowsBuilder
+from tests.row_checkpoints import HashedBuilder, RowsBuilder
 from tests.unit.operations.rescale.test_rescale import beat
 
 
@@ -226,3 +227,68 @@ def test_a_query_that_was_started_while_the_erasure_was_planned(
     monkeypatch.undo()
     (done,) = millpond.erase([built.root], key={"k": 1}).places
     assert done.rows == 1 and verify(built.storage, "it").problems == []
+
+
+@pytest.mark.parametrize("spark_format", [1, 2])
+def test_what_a_query_commits_before_a_killed_erasure_ends_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark_format: int
+) -> None:
+    """The erasure was killed when it looked whether the query had been started. It had, and went
+    on. The next erasure deleted what it committed: a journal names no version of that.
+    """
+    built = HashedBuilder(tmp_path / "query", spark_format=spark_format)
+    built.build(batches=7, snapshots=())
+    hidden = built.hide(6, 6)
+    rows = {row["key"]["k"] for row in millpond.read_state(built.root).to_pylist()}
+    key = min(rows)
+
+    def killed(place: Any) -> None:
+        monkeypatch.setattr(LocalStorage, "put_bytes", _killed)
+        raise Killed
+
+    def _killed(*arguments: Any, **more: Any) -> None:
+        raise Killed
+
+    monkeypatch.setattr(places, "_refuse_started", killed)
+    with pytest.raises(Killed):
+        millpond.erase([built.root], key={"k": key})
+    monkeypatch.undo()
+    refused(ErrorKind.ERASE_UNFINISHED, millpond.read_state, built.root)
+    built.show(hidden[6])
+    (done,) = millpond.erase([built.root], key={"k": key}).places
+    assert verify(built.storage, "it").problems == []
+    assert done.batches == tuple(range(7))
+    after = millpond.read_state(built.root, batch=6).to_pylist()
+    twin = HashedBuilder(tmp_path / "twin", spark_format=spark_format).build(7, snapshots=())
+    whole = millpond.read_state(twin.root).to_pylist()
+    assert sorted(row["key"]["k"] for row in after) == sorted(
+        row["key"]["k"] for row in whole if row["key"]["k"] != key
+    )
+
+
+def test_a_query_that_commits_while_rows_are_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One without Millpond's extension has no heartbeat before its first batch. What it committed
+    was deleted.
+    """
+    built = HashedBuilder(tmp_path / "query").build(batches=7, snapshots=())
+    hidden = built.hide(6, 6)
+    key = min(row["key"]["k"] for row in millpond.read_state(built.root).to_pylist())
+
+    def meanwhile(*arguments: Any) -> None:
+        rewrite_all(*arguments)
+        built.show(hidden[6])
+
+    monkeypatch.setattr(run, "rewrite_all", meanwhile)
+    refused(ErrorKind.QUERY_RUNNING, millpond.erase, [built.root], key={"k": key})
+    monkeypatch.undo()
+    (done,) = millpond.erase([built.root], key={"k": key}).places
+    assert verify(built.storage, "it").problems == []
+    assert done.batches == tuple(range(7))
+    twin = HashedBuilder(tmp_path / "twin").build(7, snapshots=())
+    after, whole = (
+        {row["key"]["k"] for row in millpond.read_state(one.root).to_pylist()}
+        for one in (built, twin)
+    )
+    assert after == whole - {key}

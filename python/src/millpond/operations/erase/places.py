@@ -106,6 +106,10 @@ def open_place(path: str | os.PathLike[str], until_end: ExitStack, *, dry_run: b
             storage=storage, path=root, index=index, images=(image,), journal=journal, hold=hold
         )
     journal = _journal(storage, _marked_format(storage), dry_run)
+    if journal is not None and hold is not None and has_run_on(storage, journal):
+        # The erasure ended before it deleted anything. Its journal names too little.
+        _unmark(storage)
+        journal = None
     if journal is not None:
         images = [spark_image(storage, root, erasing=True)]
         return _checkpoint(storage, root, images, journal, hold)
@@ -362,6 +366,36 @@ def _refuse_started(place: Place) -> None:
         )
 
 
+def has_run_on(storage: Storage, journal: Journal) -> bool:
+    """Whether the query has committed versions since the erasure was planned: the journal has none
+    of them, and nothing else has their rows. So does a query that had no heartbeat when the place
+    was marked, or one that was seen then by an erasure that was killed.
+    """
+    newest: dict[StoreId, int] = {}
+    for rewrite in journal.rewrites:
+        version = rewrite.version.version
+        newest[rewrite.store] = max(version, newest.get(rewrite.store, 0))
+    committed = max(logged_batches(storage, layout.COMMITS_DIR), default=-1) + 1
+    listed = listings(storage)
+    return any(
+        last < version.version <= committed
+        for store, last in newest.items()
+        for version in listed.get(store, Listing()).changelogs
+    )
+
+
+def refuse_run_on(place: Place, journal: Journal) -> None:
+    """Raise ConflictError (QUERY_RUNNING) if the query has run on since the erasure was planned.
+    To be called before anything is deleted.
+    """
+    if place.index is None and has_run_on(place.storage, journal):
+        raise error(
+            ErrorKind.QUERY_RUNNING,
+            f"{place.path}: a batch was committed while the key was erased",
+            hint="Stop the query, then erase again.",
+        )
+
+
 def _newest(journal: Journal) -> int:
     return max((rewrite.version.version for rewrite in journal.rewrites), default=0)
 
@@ -403,10 +437,14 @@ def end(place: Place, index: SavepointIndex | None) -> None:
     Args:
         index: of a savepoint, as it is now.
     """
-    storage = place.storage
-    if index is not None:
-        storage.put_bytes(layout.SAVEPOINT_KEY, encode_index(index))
-    else:
-        value = decode_format(storage.read(layout.FORMAT_KEY), erasing=True)
-        storage.put_bytes(layout.FORMAT_KEY, encode_format(value))
+    if index is None:
+        _unmark(place.storage)
+        return
+    place.storage.put_bytes(layout.SAVEPOINT_KEY, encode_index(index))
+    place.storage.delete([layout.ERASE_JOURNAL_KEY])
+
+
+def _unmark(storage: Storage) -> None:
+    value = decode_format(storage.read(layout.FORMAT_KEY), erasing=True)
+    storage.put_bytes(layout.FORMAT_KEY, encode_format(value))
     storage.delete([layout.ERASE_JOURNAL_KEY])

@@ -21,6 +21,7 @@ from millpond.operations.erase.places import (
     matcher_of,
     open_place,
     plan_place,
+    refuse_run_on,
     replaced,
     search,
     unfinished,
@@ -101,8 +102,9 @@ def _erase(
 
             rewrite_all(place.storage, place.spark_format, journal.rewrites, matcher, written)
             index = index_after(place, journal) if place.index is not None else None
-            # What another command let the query write since has to stay.
+            # What the query has written since, as another command let it, has to stay.
             _check(place)
+            refuse_run_on(place, journal)
             deleted = replaced(place, journal)
             place.storage.delete(deleted)
             after = digest(place.storage, stores)
