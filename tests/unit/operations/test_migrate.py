@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -185,6 +186,34 @@ def test_release_refuses_a_query_that_runs(tmp_path: Path, monkeypatch: pytest.M
         assert millpond.release(
             builder.root, tmp_path / "new", provider=ROCKSDB, new_query_id=trial, dry_run=True
         ).dry_run
+
+
+def test_release_notices_a_run_that_came_and_went(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run of a schedule has no heartbeat before it, and none after it. Its batch would be done
+    once more by the query that is released.
+    """
+    builder = RowsBuilder(tmp_path / "old", spark_format=2).build()
+
+    def run(*given: Any) -> Iterator[dict[str, Any]]:
+        for key in (layout.offsets_key, layout.commits_key):
+            builder.storage.put_bytes(key(6), builder.storage.read(key(5)))
+        return iter(
+            {"operator": 0, "partition": partition, "store": "default", "rows": 1, "id": "a"}
+            for partition in range(builder.partitions)
+        )
+
+    monkeypatch.setattr(migrate, "running_class", lambda name: None)
+    monkeypatch.setattr(migrate, "command", lambda *given: ["copier"])
+    monkeypatch.setattr(jvm, "answers", run)
+    with pytest.raises(MillpondError) as refused:
+        millpond.release(builder.root, tmp_path / "new", provider=ROCKSDB)
+    assert refused.value.kind is ErrorKind.QUERY_RUNNING
+    assert not (tmp_path / "new").exists()
+    (builder.root / "offsets/6").unlink()
+    (builder.root / "commits/6").unlink()
+    millpond.release(builder.root, tmp_path / "trial", provider=ROCKSDB, new_query_id=True)
 
 
 def test_release_says_which_a_command_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

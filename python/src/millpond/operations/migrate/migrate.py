@@ -160,9 +160,9 @@ def release(
     Args:
         provider: `rocksdb` or `hdfs`.
         Others: as for `adopt`, from and to the other way round.
-    Raises: as `adopt`, but ConflictError: QUERY_RUNNING, COMMAND_RUNNING: the query runs, or a
-        command changes it, and neither `new_query_id` nor `dry_run` is set; UnsupportedError:
-        FOREIGN_CHECKPOINT; UNSUPPORTED: the state does not fit into that store.
+    Raises: as `adopt`, but ConflictError: QUERY_RUNNING, COMMAND_RUNNING: the query runs or has run
+        meanwhile, or a command changes it, and neither `new_query_id` nor `dry_run` is set;
+        UnsupportedError: FOREIGN_CHECKPOINT; UNSUPPORTED: the state does not fit into that store.
     """
     if provider not in PROVIDERS:
         raise InvalidInputError(
@@ -175,6 +175,7 @@ def release(
     moves = not new_query_id and not dry_run
     if moves:
         live.refuse_beating(source, origin)
+    logs = live.read_logs(source)  # before the image: a batch that comes while it is read counts
     image = checkpoint_image(source, origin, batch)
     plan.check_fits(image, PROVIDERS[provider])
     before = Side(provider=MILLPOND, root=origin, conf=_agent())
@@ -185,6 +186,7 @@ def release(
 
     def check() -> None:
         live.refuse_beating(source, origin)
+        live.refuse_moved(source, origin, logs)  # a run may have come and gone
 
     return _migrate(
         source,
