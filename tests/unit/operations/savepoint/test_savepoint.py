@@ -14,7 +14,7 @@ import signal
 import stat
 import sys
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -351,6 +351,29 @@ def test_a_checkpoint_that_can_only_be_read(
     monkeypatch.setattr(LocalStorage, "put_bytes", denied)
     savepoint.create(built.root, tmp_path / "saved")
     assert savepoint.verify(tmp_path / "saved").ok and "not pinned" in caplog.text
+
+
+def test_a_pin_that_cannot_be_removed_fails_nothing(
+    built: CheckpointBuilder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The savepoint was complete, and the command said that it had failed: a role may write and not
+    delete.
+    """
+    delete = LocalStorage.delete
+
+    def denied(self: LocalStorage, keys: Iterable[str]) -> None:
+        if self.root == str(built.root):
+            raise UnavailableError("denied", kind=ErrorKind.STORAGE_DENIED)
+        delete(self, keys)
+
+    monkeypatch.setattr(LocalStorage, "delete", denied)
+    assert savepoint.create(built.root, tmp_path / "saved").batch == 5
+    assert savepoint.verify(tmp_path / "saved").ok
+    (pin,) = built.storage.list(layout.PINS_PREFIX)
+    assert pin.key in caplog.text
 
 
 # ---- kill -9 -------------------------------------------------------------------------------------
