@@ -370,6 +370,26 @@ def test_nothing_lands_in_the_place_of_the_state(tmp_path: Path) -> None:
     savepoint.create(one, tmp_path / "states/beside")
 
 
+@pytest.mark.parametrize("below", ["", "/states"])
+def test_the_state_of_a_new_checkpoint_is_not_put_into_it(tmp_path: Path, below: str) -> None:
+    """All of it was copied. Then somebody else was said to have written there, and empty folders
+    were left, which refused the command without the option.
+    """
+    built = CheckpointBuilder(tmp_path / "checkpoint", spark_format=2).build()
+    saved, new = tmp_path / "saved", tmp_path / "new"
+    savepoint.create(built.root, saved)
+    for make in (
+        lambda: savepoint.fork(built.root, new, storage_uri=f"{new}{below}"),
+        lambda: savepoint.restore(saved, new, storage_uri=f"{new}{below}", dry_run=True),
+    ):
+        with pytest.raises(MillpondError) as refused:
+            make()
+        assert refused.value.kind is ErrorKind.INVALID_ARGUMENT
+        assert "lie in each other" in refused.value.message
+        assert not new.exists()
+    savepoint.fork(built.root, new)
+
+
 def test_other_columns_do_not_hide_where_the_savepoint_is(tmp_path: Path) -> None:
     built, saved = RowsBuilder(tmp_path / "checkpoint", spark_format=2).build(), tmp_path / "saved"
     savepoint.create(built.root, saved)

@@ -399,6 +399,7 @@ def _write(
     if state is not None:
         check_vacant(state, hint=_taken(state, of_savepoint) if changes.keep_query_id else "")
         check_apart(origin.root, state)
+        check_apart(new_root, state)
     if not dry_run:
         # The entries of the sink's log come late: by then this command hardly fails, and takes none
         # back on which another one relies.
