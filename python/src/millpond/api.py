@@ -174,7 +174,7 @@ def undo_rescale(
     Args:
         checkpoint, options: as for `rescale`.
     Raises:
-        InvalidInputError: STATE_OWNED, UNKNOWN_OPTION, INVALID_OPTION.
+        InvalidInputError: NOT_A_CHECKPOINT, STATE_OWNED, UNKNOWN_OPTION, INVALID_OPTION.
         ConflictError: QUERY_RUNNING, COMMAND_RUNNING. UnavailableError: the storage fails.
     """
     storage, root = open_root(checkpoint, storage_settings(resolve(options or {})))

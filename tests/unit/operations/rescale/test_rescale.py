@@ -223,6 +223,19 @@ def interrupt(built: CheckpointBuilder, partitions: int) -> None:
     built.storage.put_bytes(layout.RESCALE_JOURNAL_KEY, encode_journal(journal))
 
 
+@pytest.mark.parametrize("name", ["check pont", ""])
+def test_undo_of_a_place_that_is_no_checkpoint(
+    built: CheckpointBuilder, name: str, capsys: Captured
+) -> None:
+    """A path with an error in it was told, by exit code 0, that there was no rescale."""
+    before = tree(built.root)
+    place = built.root.parent / name
+    assert main(["rescale", str(place), "--undo"]) == 2
+    said = capsys.readouterr()
+    assert said.out == "" and f"{place}" in said.err
+    assert tree(built.root) == before and place.exists() == (name == "")
+
+
 def test_undo_leaves_nothing(built: CheckpointBuilder) -> None:
     before = tree(built.root)
     interrupt(built, 8)

@@ -18,7 +18,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from millpond.errors import ErrorKind, InvalidInputError, NotFoundError
+from millpond.errors import ErrorKind, InvalidInputError, NotFoundError, error
 from millpond.format import layout
 from millpond.model.key_groups import divisors_near
 from millpond.operations.repartition.folder import remove_leftovers
@@ -32,7 +32,7 @@ from millpond.query.whole import check_whole
 from millpond.spark.commands import Hold, at_work
 from millpond.spark.sinks import keeping
 from millpond.spark.sinks.recorded import ran_without_extension, read_sink
-from millpond.storage import Storage, StorageSettings
+from millpond.storage import Storage, StorageSettings, is_there
 from millpond.storage.owner import check_owner, claim
 
 COMPOSED, REHASH = "composed", "rehash"
@@ -259,12 +259,15 @@ def _refuse_savepoint(storage: Storage, root: str) -> None:
 def undo(storage: Storage, root: str) -> bool:
     """Take back an interrupted rescale. Return whether there was one that had not switched over.
 
-    Raises: ConflictError: QUERY_RUNNING, COMMAND_RUNNING. InvalidInputError: STATE_OWNED.
+    Raises: ConflictError: QUERY_RUNNING, COMMAND_RUNNING. InvalidInputError: STATE_OWNED,
+        NOT_A_CHECKPOINT.
     """
     with at_work(storage, root, "rescale --undo") as hold:
         claim(storage, root)
         remove_leftovers(storage)
         journal = read_journal(storage)
+        if journal is None and not is_there(storage, layout.QUERY_METADATA_KEY):
+            raise error(ErrorKind.NOT_A_CHECKPOINT, f"no checkpoint of a streaming query: {root}")
         return journal is not None and not clear(storage, journal, hold)
 
 
