@@ -1,4 +1,4 @@
-"""Writes and compares files of Spark's logs: offsets, commits, a file sink's log."""
+"""Writes and compares files of Spark: offsets, commits, operator metadata, a file sink's log."""
 
 from __future__ import annotations
 

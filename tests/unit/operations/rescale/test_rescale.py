@@ -261,6 +261,21 @@ def test_undo_without_the_entry_of_the_offset_log(built: CheckpointBuilder, skip
     assert tree(built.root) == before
 
 
+def test_sums_of_files_that_were_there_before_go(built: CheckpointBuilder) -> None:
+    """Somebody went back behind batch 6, with which a run had begun, and left batch 5 uncommitted.
+    Spark refused to read the new files: the sums beside them were of the old ones.
+    """
+    metadata = f"{layout.operator_metadata_v2_prefix(0)}6"
+    built.storage.put_bytes(metadata, built.storage.read(layout.operator_metadata_v1_key(0)))
+    (built.root / "commits/5").unlink()
+    sidecars = [layout.crc_key(key) for key in ("commits/5", metadata)]
+    for key in sidecars:
+        built.storage.put_bytes(key, b"crc\0" + (512).to_bytes(4, "big") + b"sums")
+    rescale(built.storage, "it", 8, skip_uncommitted=True)
+    assert verify(built.storage, "it").problems == []
+    assert not [key for key in sidecars if (built.root / key).exists()]
+
+
 def test_undo_takes_back_no_batch_that_spark_committed(built: CheckpointBuilder) -> None:
     """Somebody killed the rescale after the journal.
 

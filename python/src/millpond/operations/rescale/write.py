@@ -122,7 +122,10 @@ def _write_all(storage: Storage, writing: Writing, hold: Hold) -> None:
         storage.put_file(key, path, link=True)
     for key, content in writing.files.items():
         hold.check()
-        storage.put_bytes(key, content)
+        if layout.is_sparks(key):
+            put_log(storage, key, content, if_absent=False)
+        else:
+            storage.put_bytes(key, content)
     if writing.format is not None:
         storage.put_bytes(layout.FORMAT_KEY, writing.format)
     if writing.sink is not None:
