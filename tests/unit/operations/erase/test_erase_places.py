@@ -272,7 +272,8 @@ def test_a_query_that_commits_while_rows_are_written_anew(
     """One without Millpond's extension has no heartbeat before its first batch. What it committed
     was deleted.
     """
-    built = HashedBuilder(tmp_path / "query").build(batches=7, snapshots=())
+    built = HashedBuilder(tmp_path / "query")
+    built.build(batches=7, snapshots=())
     hidden = built.hide(6, 6)
     key = min(row["key"]["k"] for row in millpond.read_state(built.root).to_pylist())
 

@@ -378,12 +378,13 @@ def test_the_state_of_a_new_checkpoint_is_not_put_into_it(tmp_path: Path, below:
     built = CheckpointBuilder(tmp_path / "checkpoint", spark_format=2).build()
     saved, new = tmp_path / "saved", tmp_path / "new"
     savepoint.create(built.root, saved)
-    for make in (
+    calls: tuple[Callable[[], object], ...] = (
         lambda: savepoint.fork(built.root, new, storage_uri=f"{new}{below}"),
         lambda: savepoint.restore(saved, new, storage_uri=f"{new}{below}", dry_run=True),
-    ):
+    )
+    for call in calls:
         with pytest.raises(MillpondError) as refused:
-            make()
+            call()
         assert refused.value.kind is ErrorKind.INVALID_ARGUMENT
         assert "lie in each other" in refused.value.message
         assert not new.exists()
