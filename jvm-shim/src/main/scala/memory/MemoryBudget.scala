@@ -60,8 +60,8 @@ final class MemoryBudget(firstLimitBytes: Long) {
       MemoryBudget.this.synchronized(if (held >= 0) hold(own))
 
     /** What the store, which holds `own` bytes now, may keep when the budget is exceeded. Stores
-      * that hold little leave the rest of an equal share to the others, in equal parts. What another
-      * store still holds is free only when that one has given it back. */
+      * that hold little leave the rest of an equal share to the others, in equal parts. What
+      * another store still holds is free only when that one has given it back. */
     def bytes(own: Long): Long = {
       note(own)
       math.max(fairShareBytes, math.min(level, math.max(kept, limit - (used.get - own))))

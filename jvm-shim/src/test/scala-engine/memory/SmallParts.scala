@@ -91,7 +91,8 @@ object SharesPart extends Part {
         (1 to random.between(1, 3)).foreach(_ => share.take(false))
         budget.add(-bytes)
         held -= share
-      } else if (chance(5)) budget.limitTo(math.max(1L, random.between(limits / 4, limits * 2))): Unit
+      } else if (chance(5))
+        budget.limitTo(math.max(1L, random.between(limits / 4, limits * 2))): Unit
       else {
         val bytes = size()
         trial.step(s"a store holds $bytes")
