@@ -30,6 +30,7 @@ _SEEDS = {
     "rest": (3, 60),
     "late-rows": (12, 300),
     "flush-behind": (300, 3000),
+    "heap": (20, 200),
     "log-sync": (3, 30),
     "warm-up": (2, 20),
     "clock": (10, 100),

@@ -120,11 +120,11 @@ private[engine] final class Pressure(store: StoreView, batch: RunningBatch, batc
     val share = ofRows(store.share.ofBatch(heldBytes))
     def over: Boolean =
       batch.isWriting && (families.liveBytes > share || families.usedBytes > 2 * share)
-    over && {
-      if (store.isHeap) refuse()
-      evict(share)
-      over
-    }
+    if (store.isHeap) {
+      // if others have just given back enough, it goes on; no disk tier has what it would drop
+      if (over) refuse()
+      false
+    } else over && { evict(share); over }
   }
 
   /** Refuses to go on: this store may drop nothing. */

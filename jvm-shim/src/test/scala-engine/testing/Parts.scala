@@ -16,7 +16,7 @@ import org.apache.spark.sql.millpond.disk.{
   PointReadsPart, RestPart
 }
 import org.apache.spark.sql.millpond.driver.LateRowsPart
-import org.apache.spark.sql.millpond.engine.{FlushBehindPart, LogSyncPart, WarmUpPart}
+import org.apache.spark.sql.millpond.engine.{FlushBehindPart, HeapPart, LogSyncPart, WarmUpPart}
 import org.apache.spark.sql.millpond.memory.{
   ArenaPart, KeySortPart, SharesPart, SortedIndexPart, TablePart
 }
@@ -127,7 +127,8 @@ object Parts {
   private val parts: Seq[Part] = Seq(TablePart, ArenaPart, SortedIndexPart, KeySortPart, BlockPart,
     ChangelogPart, DiskTierPart, FlushPart, ComposedPart, KeyFilterPart,
     PointReadsPart, RestPart, LateRowsPart, FlushBehindPart, LogSyncPart, MapReadsPart, OptionsPart,
-    ClockPart, WarmUpPart, LocalDirsPart, LargeValuePart, SharesPart, ManyBlocksPart)
+    ClockPart, WarmUpPart, LocalDirsPart, LargeValuePart, SharesPart, ManyBlocksPart,
+    HeapPart)
 
   def main(args: Array[String]): Unit = {
     val (first, seeds, name) = (args(0).toLong, args(1).toInt, args(2))
