@@ -31,6 +31,7 @@ _SEEDS = {
     "late-rows": (12, 300),
     "flush-behind": (300, 3000),
     "heap": (20, 200),
+    "unloaded": (5, 50),
     "log-sync": (3, 30),
     "warm-up": (2, 20),
     "clock": (10, 100),

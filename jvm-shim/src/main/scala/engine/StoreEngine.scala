@@ -406,6 +406,7 @@ final class StoreEngine(val context: StoreContext, follows: Boolean = false) ext
     families.forgetAll(_ => true)
     tier.forget()
     status.unloaded()
+    share.empty()
     theCommitted = Committed.Nothing
     batch.end()
     batchLog.clear()

@@ -54,6 +54,9 @@ final class MemoryBudget(firstLimitBytes: Long) {
     def begin(own: Long): Unit =
       MemoryBudget.this.synchronized(if (held >= 0) { kept = own; hold(own) })
 
+    /** The store holds nothing any more. */
+    def empty(): Unit = MemoryBudget.this.synchronized(if (held >= 0) { kept = -1L; hold(0L) })
+
     private def hold(own: Long): Unit = { change(held, own); held = own }
 
     private def note(own: Long): Unit = if (held >= 0 && math.abs(own - held) > limit / 64)
