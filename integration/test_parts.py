@@ -32,6 +32,7 @@ _SEEDS = {
     "flush-behind": (300, 3000),
     "heap": (20, 200),
     "unloaded": (5, 50),
+    "relief": (5, 50),
     "log-sync": (3, 30),
     "warm-up": (2, 20),
     "clock": (10, 100),

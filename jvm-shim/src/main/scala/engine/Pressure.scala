@@ -116,15 +116,17 @@ private[engine] final class Pressure(store: StoreView, batch: RunningBatch, batc
       }
     }
 
+  /** Other stores may have given back enough since the caller looked, or waited. */
   private def mustSpill(): Boolean = {
     val share = ofRows(store.share.ofBatch(heldBytes))
-    def over: Boolean =
-      batch.isWriting && (families.liveBytes > share || families.usedBytes > 2 * share)
-    if (store.isHeap) {
-      // if others have just given back enough, it goes on; no disk tier has what it would drop
-      if (over) refuse()
-      false
-    } else over && { evict(share); over }
+    def over: Boolean = batch.isWriting && budget.isExceeded &&
+      (families.liveBytes > share || families.usedBytes > 2 * share)
+    over && {
+      if (store.isHeap) {
+        refuse()
+        false // no disk tier has what it would drop
+      } else { evict(share); over }
+    }
   }
 
   /** Refuses to go on: this store may drop nothing. */
