@@ -87,6 +87,20 @@ def test_the_local_folder_is_where_the_user_says(
         own.stop()
 
 
+def test_a_wrong_local_folder_can_be_taken_back(tmp_path: Path) -> None:
+    """It was kept when the option was unset: only a new JVM helped."""
+    (tmp_path / "file").touch()
+    own = Harness(tmp_path)
+    try:
+        scene = Scene(own, tmp_path / "checkpoint")
+        scene.refuses(0, "STORAGE_UNAVAILABLE", localDir=str(tmp_path / "file"))
+        provider = scene.open()
+        scene.write(provider, 1)
+        provider.close()
+    finally:
+        own.stop()
+
+
 def test_checkpoint_of_sparks_own_store_is_refused(harness: Harness, tmp_path: Path) -> None:
     """The store refuses. It does not start empty."""
     scene = Scene(harness, tmp_path / "checkpoint")

@@ -18,9 +18,9 @@ import org.apache.spark.util.{ShutdownHookManager, Utils}
   * locks it while it lives, so that the agent of a later JVM can tell a dead owner's folder
   * from a living one's. */
 object LocalDirs {
-  @volatile private var configured: Option[String] = None
+  private var configured: Option[String] = None // guarded by this, as `root` is while it is made
   def configure(localDir: Option[String]): Unit =
-    if (localDir.isDefined && runsTasks) configured = localDir
+    if (localDir.isDefined && runsTasks) synchronized { configured = localDir }
 
   /** The driver of a cluster runs no tasks, and may lack the executors' disk. */
   private def runsTasks: Boolean = {
@@ -33,13 +33,17 @@ object LocalDirs {
     // absolute: the agent has a working directory of its own
     val parent = new File(configured.getOrElse(sparkLocalDir())).getAbsoluteFile
     val dir = new File(parent, s"millpond-${UUID.randomUUID}")
-    making(dir) {
-      closed(dir.toPath)
-      var channel: FileChannel = null
-      try channel = locked(dir)
-      finally if (channel == null) delete(dir) // no agent would
-      ShutdownHookManager.addShutdownHook(() => { deleteInPlace(dir); channel.close() }): Unit
-    }
+    var isMade = false
+    try {
+      making(dir) {
+        closed(dir.toPath)
+        var channel: FileChannel = null
+        try channel = locked(dir)
+        finally if (channel == null) delete(dir) // no agent would
+        ShutdownHookManager.addShutdownHook(() => { deleteInPlace(dir); channel.close() }): Unit
+      }
+      isMade = true
+    } finally if (!isMade) configured = None // whoever still wants it says so again
     dir
   }
 
