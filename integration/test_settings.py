@@ -101,6 +101,22 @@ def test_a_wrong_local_folder_can_be_taken_back(tmp_path: Path) -> None:
         own.stop()
 
 
+def test_a_uri_is_no_local_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It made a folder `s3:` in the working directory."""
+    work = tmp_path / "work"
+    work.mkdir()
+    monkeypatch.chdir(work)
+    own = Harness(tmp_path)
+    try:
+        scene = Scene(own, tmp_path / "checkpoint")
+        for uri in (f"file://{work}/disk", "s3://bucket/folder"):
+            text = scene.refuses(0, "INVALID_OPTION", localDir=uri)
+            assert f"localDir = '{uri}' is a URI" in text
+        assert list(work.iterdir()) == []
+    finally:
+        own.stop()
+
+
 def test_checkpoint_of_sparks_own_store_is_refused(harness: Harness, tmp_path: Path) -> None:
     """The store refuses. It does not start empty."""
     scene = Scene(harness, tmp_path / "checkpoint")

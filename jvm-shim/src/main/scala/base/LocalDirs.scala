@@ -19,8 +19,14 @@ import org.apache.spark.util.{ShutdownHookManager, Utils}
   * from a living one's. */
 object LocalDirs {
   private var configured: Option[String] = None // guarded by this, as `root` is while it is made
-  def configure(localDir: Option[String]): Unit =
-    if (localDir.isDefined && runsTasks) synchronized { configured = localDir }
+  def configure(localDir: Option[String]): Unit = if (localDir.isDefined && runsTasks) {
+    localDir.filter(_.matches("[A-Za-z][A-Za-z0-9+.-]+:/.*")).foreach { uri =>
+      throw MillpondError.of("INVALID_OPTION",
+        s"the option ${Options.prefix}localDir = '$uri' is a URI.",
+        hint = "Give the path of a folder on the executor's own disk, such as /mnt/disk.")
+    }
+    synchronized { configured = localDir }
+  }
 
   /** The driver of a cluster runs no tasks, and may lack the executors' disk. */
   private def runsTasks: Boolean = {
