@@ -249,6 +249,31 @@ def test_the_mode_changes_at_a_restart(jobs: dict[str, RealTimeJob], tmp_path: P
 
 
 @needs_43
+@pytest.mark.parametrize("query", ["count", deep("dedup-count"), deep("processing-time")])
+def test_a_query_that_began_in_real_time_mode_is_rescaled(
+    jobs: dict[str, RealTimeJob], query: str
+) -> None:
+    """Spark told of its operators when batch 0 ended. Its stores, which open before, did not know
+    how a row leads to its partition, and could never be rescaled.
+    """
+    job, name = jobs["millpond"], f"begun-{query}"
+    job.do("new_source")
+    job.do("start", query=query, name=name, seconds=_SPAN_S)
+    job.do("add", rows=_rows(20))
+    job.do("settle")
+    job.do("stop")
+    for added, partitions in ((40, 4), (60, 3)):
+        assert millpond.rescale(job.work / name, partitions).partitions == partitions
+        job.do("start", query=query, name=name, seconds=_SPAN_S)
+        job.do("add", rows=_rows(20, added - 20))
+        job.do("settle")
+        job.do("stop")
+        if query == "count":
+            assert job.do("state", name=name) == _counted(_rows(added))
+        assert checkpoint.verify(job.work / name).problems == []
+
+
+@needs_43
 @pytest.mark.deep
 @pytest.mark.parametrize("query", ["no-time", "dedup-count"])
 def test_operators_keep_their_state_when_the_mode_changes(

@@ -2,7 +2,7 @@ package org.apache.spark.sql.millpond.driver
 
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.execution.SparkPlan
-import org.apache.spark.sql.execution.streaming.RealTimeTrigger
+import org.apache.spark.sql.execution.streaming.{MetadataAccess, RealTimeTrigger}
 import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate.{
   TransformWithStateExec, TransformWithStateExecBase
 }
@@ -42,13 +42,19 @@ private object RealTimeNodes extends Logging {
     )
 
   /** Spark describes a plan that is final, or begins to run it: it asks a provider for its metrics
-    * for each stateful node, before the node checks the provider's name. */
-  def described(query: StreamExecution): Unit = if (isFinal && query.lastExecution != null)
-    query.lastExecution.executedPlan.foreach {
+    * for each stateful node, before the node checks the provider's name. In real-time mode Spark
+    * writes down which operators there are when the batch ends, and with any other trigger before
+    * its first task. A store must know its operator when it opens. What is written stays: Spark's
+    * own call finds it there. */
+  def described(query: StreamExecution): Unit = if (isFinal && query.lastExecution != null) {
+    val execution = query.lastExecution
+    execution.executedPlan.foreach {
       case node: TransformWithStateExec if node.isRealTimeMode =>
         supported.set(node, Set(Names.ProviderClass))
       case _ =>
     }
+    if (execution.isRealTimeMode) MetadataAccess.writeOperators(execution)
+  }
 
   /** A plan that is being made must not be asked for. */
   private def isFinal: Boolean = StackWalker.getInstance.walk[Boolean](
