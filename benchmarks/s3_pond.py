@@ -259,7 +259,8 @@ class Pond:
             gone = objects.pop(key, None)
             if gone is not None and gone.path is not None:
                 gone.path.unlink()
-        return _xml("DeleteResult", "") if r.method == "POST" else _Answer(204)
+        told = "".join(f"<Deleted><Key>{escape(key)}</Key></Deleted>" for key in keys)
+        return _xml("DeleteResult", told) if r.method == "POST" else _Answer(204)
 
     # ---- multipart uploads
 
