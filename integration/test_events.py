@@ -170,7 +170,7 @@ def test_a_store_that_gives_memory_back(alone: Harness, tmp_path: Path) -> None:
 
     provider, store = filled("large", 750_000)
     store.commit()
-    neighbour, busy = filled("small", 350_000)
+    neighbour, busy = filled("small", 500_000)
     provider.store(1).abort()
     (shrunk,) = [e for e in events(alone.log_path.read_text()) if e["event"] == "memory_shrunk"]
     assert int(shrunk["bytes"]) > 100_000 and shrunk["version"] == "1"
