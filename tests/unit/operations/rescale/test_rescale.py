@@ -29,7 +29,8 @@ from millpond.format.composed import intersect
 from millpond.model.json_fields import KeyGroupsInfo
 from millpond.model.key_groups import KeyGroups, merge_ranges
 from millpond.operations.inspect import overview, verify
-from millpond.operations.rescale import rescale, undo
+from millpond.operations.rescale import rescale, undo, write
+from millpond.spark import heartbeats as heartbeats_module
 from millpond.spark.heartbeats import heartbeats
 from millpond.spark.log_edit import (
     commit_with_state_ids,
@@ -294,6 +295,65 @@ def test_undo_takes_back_no_batch_that_spark_committed(built: CheckpointBuilder)
     for key in left:  # of the killed one
         del before[key]
     assert tree(built.root) == before
+
+
+@pytest.mark.parametrize("partitions", [8, 2])
+def test_a_batch_that_spark_commits_meanwhile_is_not_left_out(
+    built: CheckpointBuilder, partitions: int
+) -> None:
+    """A run came and went while the rescale was planned. Its batch was committed, and its sink had
+    the rows. The rescale took the batch back, so the sink got them twice.
+    """
+    (built.root / "commits/5").unlink()
+    commit = b'v1\n{"nextBatchWatermarkMs":7}'
+    before: dict[str, bytes] = {}
+
+    def meanwhile(report: object) -> None:
+        built.storage.put_bytes("commits/5", commit)
+        before.update(tree(built.root))
+
+    with pytest.raises(MillpondError) as e:
+        rescale(built.storage, "it", partitions, skip_uncommitted=True, announce=meanwhile)
+    assert e.value.kind is ErrorKind.QUERY_RUNNING and "batch 5" in str(e.value)
+    ours = [key for key in before if key.startswith(layout.RUNNING_PREFIX)]
+    assert tree(built.root) == {key: text for key, text in before.items() if key not in ours}
+    assert rescale(built.storage, "it", partitions).batch == 6
+
+
+def test_a_batch_that_a_query_does_meanwhile_is_not_left_out(
+    built: CheckpointBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(heartbeats_module, "_ENDING_S", 0.05)
+    (built.root / "commits/5").unlink()
+    before = tree(built.root)
+
+    def started(report: object) -> None:
+        beat(built, 1, "elsewhere")
+
+    with pytest.raises(MillpondError) as e:
+        rescale(built.storage, "it", 8, skip_uncommitted=True, announce=started)
+    assert e.value.kind is ErrorKind.QUERY_RUNNING
+    after = tree(built.root)
+    del after["millpond/running/run-1.json"]
+    assert after == before
+
+
+def test_undo_of_one_that_was_killed_when_it_looked_for_such_a_batch(
+    built: CheckpointBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (built.root / "commits/5").unlink()
+
+    def killed(*arguments: object) -> None:
+        built.storage.put_bytes("commits/5", b'v1\n{"nextBatchWatermarkMs":7}')
+        raise Killed
+
+    monkeypatch.setattr(write, "_refuse_finished", killed)
+    with pytest.raises(Killed):
+        rescale(built.storage, "it", 8, skip_uncommitted=True)
+    before = tree(built.root)
+    assert undo(built.storage, "it")
+    ours = [layout.RESCALE_JOURNAL_KEY, "offsets/6"]
+    assert tree(built.root) == {key: text for key, text in before.items() if key not in ours}
 
 
 def test_the_same_again_finishes_another_number_is_refused(built: CheckpointBuilder) -> None:

@@ -18,7 +18,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from millpond.errors import ConflictError, ErrorKind, MillpondError
+from millpond.errors import ConflictError, ErrorKind, MillpondError, error
 from millpond.format import layout
 from millpond.format.rescale_journal import Journal, encode_journal
 from millpond.spark.commands import Hold
@@ -115,6 +115,7 @@ def _write_all(storage: Storage, writing: Writing, hold: Hold) -> None:
             kind=ErrorKind.QUERY_RUNNING,
         )
     if writing.left_out is not None:
+        _refuse_finished(storage, writing, hold)
         put_log(storage, layout.offsets_key(writing.batch - 1), writing.left_out, if_absent=False)
     storage.delete(writing.stale)
     for key, path in writing.made.items():
@@ -132,6 +133,22 @@ def _write_all(storage: Storage, writing: Writing, hold: Hold) -> None:
         writing.sink.write()
     hold.check()
     put_log(storage, layout.commits_key(writing.batch), writing.commit)
+
+
+def _refuse_finished(storage: Storage, writing: Writing, hold: Hold) -> None:
+    """Raise ConflictError (QUERY_RUNNING) if the query does the batch that is to be left out, or
+    has done it since the state was read.
+
+    A start that comes later meets the entry of this rescale.
+    """
+    hold.refuse_running()
+    newest = max(logged_batches(storage, layout.COMMITS_DIR), default=-1)
+    if newest >= writing.first_unused:
+        raise error(
+            ErrorKind.QUERY_RUNNING,
+            f"{hold.root}: batch {newest}, which was to be left out, was committed meanwhile",
+            hint="Stop the query, then rescale again: there is no batch to be left out any more.",
+        )
 
 
 def _sink_sums(writing: Writing) -> dict[str, int]:
@@ -175,6 +192,12 @@ def clear(storage: Storage, journal: Journal, hold: Hold, sink: Storage | None =
 def _take_back(storage: Storage, journal: Journal, hold: Hold, sink: Storage | None) -> None:
     """Take back all but the entry of the offset log. Args: as for `clear`."""
     hold.check()
+    left_out = layout.offsets_key(journal.batch - 1)
+    before = journal.left_out_before
+    if before is not None and log_crc32(storage, left_out) == zlib.crc32(before):
+        # Nothing is there yet, or any more: this entry is changed first, and changed back last. If
+        # that batch has an entry in the commit log, it is the query's.
+        return
     if journal.sink is not None:
         # First: a query that ran now would believe that a batch whose number is in the sink's log
         # is written.
@@ -182,11 +205,11 @@ def _take_back(storage: Storage, journal: Journal, hold: Hold, sink: Storage | N
         hold.check()
     if journal.format_before is not None:
         storage.put_bytes(layout.FORMAT_KEY, journal.format_before)
-    if journal.left_out_before is not None:
-        key = layout.offsets_key(journal.batch - 1)
-        put_log(storage, key, journal.left_out_before, if_absent=False)
     hold.check()
     storage.delete(journal.keys)
+    if before is not None:
+        hold.check()
+        put_log(storage, left_out, before, if_absent=False)
 
 
 def _was_begun(storage: Storage, journal: Journal) -> bool:
