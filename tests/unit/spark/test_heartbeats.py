@@ -83,6 +83,49 @@ def test_a_heartbeat_that_goes_while_it_is_watched(tmp_path: Path) -> None:
     heartbeats.refuse_running(LocalStorage(str(tmp_path)), "it", 0.1)
 
 
+@pytest.mark.parametrize("clock_ahead_ns", [0, _HOUR_NS])
+def test_a_query_that_is_started_while_an_old_heartbeat_is_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, clock_ahead_ns: int
+) -> None:
+    """The driver was killed on another host, and is started again there. Only the heartbeats of
+    before were looked at.
+    """
+    os.utime(_beat(tmp_path), (time.time() - 3600,) * 2)
+    right, slept = time.time_ns, time.sleep
+
+    def sleep(seconds: float) -> None:
+        slept(0.01)
+        (tmp_path / "millpond/running/run-2.json").write_text('{"host": "elsewhere", "pid": 1}')
+
+    monkeypatch.setattr(time, "time_ns", lambda: right() + clock_ahead_ns)
+    monkeypatch.setattr(time, "sleep", sleep)
+    with pytest.raises(ConflictError) as refused:
+        heartbeats.refuse_running(LocalStorage(str(tmp_path)), "it", 0.1)
+    assert refused.value.kind is ErrorKind.QUERY_RUNNING and "run-2" in str(refused.value)
+
+
+def test_a_command_that_begins_while_an_old_heartbeat_is_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It meets the file of the command that watches, and gives way. A caller without a file has to
+    give way to it.
+    """
+    os.utime(_beat(tmp_path), (time.time() - 3600,) * 2)
+    slept = time.sleep
+
+    def sleep(seconds: float) -> None:
+        slept(0.01)
+        file = tmp_path / "millpond/running/command-2.json"
+        file.write_text('{"host": "elsewhere", "pid": 1}')
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    heartbeats.refuse_running(LocalStorage(str(tmp_path)), "it", 0.1, but="command-1")
+    (tmp_path / "millpond/running/command-2.json").unlink()
+    with pytest.raises(ConflictError) as refused:
+        heartbeats.refuse_running(LocalStorage(str(tmp_path)), "it", 0.1)
+    assert refused.value.kind is ErrorKind.COMMAND_RUNNING
+
+
 def _of_an_ended_process(root: Path, **more: str) -> None:
     ended = subprocess.Popen([sys.executable, "-c", "pass"])
     ended.wait()

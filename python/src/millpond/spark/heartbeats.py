@@ -122,23 +122,31 @@ def _look(storage: Storage, but: str) -> list[_Seen]:
 
 def _renewed(storage: Storage, but: str) -> Heartbeat | None:
     """Watch the heartbeats that look too old, or are from the future, and return one that is
-    renewed.
+    renewed. Or return one that is new: what begins meanwhile runs too.
+
+    A command that begins meanwhile meets the caller's own file, if it has one, and gives way.
     """
+    known = {seen.beat.run_id: seen for seen in _look(storage, but)}
     old = {
-        seen.beat.run_id: seen
-        for seen in _look(storage, but)
+        run_id: seen
+        for run_id, seen in known.items()
         if not seen.is_fresh and seen.age_ms < _MOST_SKEW_MS
     }
     longest_s = max((seen.interval_ms for seen in old.values()), default=0) / 1000
     deadline = time.monotonic() + min(_RENEWED_INTERVALS * longest_s, _LONGEST_WATCH_S)
-    while old and (left := deadline - time.monotonic()) > 0:
+    now = known
+    while True:
+        for run_id, seen in now.items():
+            began = run_id not in known or (run_id not in old and seen.is_fresh)
+            if began and not (but and seen.beat.is_command):
+                return seen.beat
+            if run_id in old and old[run_id].mark != seen.mark:
+                return seen.beat
+        old = {run_id: seen for run_id, seen in old.items() if run_id in now}
+        if not old or (left := deadline - time.monotonic()) <= 0:
+            return None
         time.sleep(min(_WATCH_S, left))
         now = {seen.beat.run_id: seen for seen in _look(storage, but)}
-        for run_id, seen in old.items():
-            if run_id in now and now[run_id].mark != seen.mark:
-                return now[run_id].beat
-        old = {run_id: seen for run_id, seen in old.items() if run_id in now}
-    return None
 
 
 def _whole(value: object, default: int) -> int:
