@@ -23,6 +23,7 @@ from millpond.local.scratch import scratch_directory
 from millpond.model.ids import VersionId
 from millpond.model.json_fields import ColumnFamily
 from millpond.rows.chunks import chunks_of, pair_bytes
+from millpond.storage import ObjectInfo
 from millpond.storage.stored_file import stored_path
 from millpond.store.files import StoreFiles
 from millpond.store.overlay import Overlay, laid_over
@@ -171,11 +172,12 @@ def changes_of(version: StoreVersion, directory: str, *, in_memory: bool = False
     manifest = version.plan.manifest
     if manifest is not None:
         for changelog, key in zip(manifest.changelogs, manifest.changelog_keys(), strict=True):
-            _apply(version, key, changelog.version.id, overlay, changelog.slots, directory)
+            info = ObjectInfo(key, changelog.size_bytes, 0)
+            _apply(version, info, changelog.version.id, overlay, changelog.slots, directory)
     for header in version.plan.headers:
-        name = version.files.changelog_info(header.version_id).key
+        info = version.files.changelog_info(header.version_id)
         copy = version.files.local_copy(header.version_id)
-        _apply(version, name, header.id, overlay, None, directory, copy)
+        _apply(version, info, header.id, overlay, None, directory, copy)
     return overlay
 
 
@@ -187,7 +189,7 @@ def _scan(database: Database) -> Iterator[Entry]:
 
 def _apply(
     version: StoreVersion,
-    name: str,
+    info: ObjectInfo,
     id: str,
     overlay: Overlay,
     slots: SlotRanges | None,
@@ -197,8 +199,12 @@ def _apply(
     """Apply the records of a changelog; with `slots` only theirs (another partition wrote it).
 
     Args:
+        info: its key and size, as the plan knows them.
+        id: of its version. An erasure keeps it when it writes the file anew: then only the size
+            tells.
         copy: path of a local copy that is there already.
     """
+    name = info.key
     path = copy if copy is not None else os.path.join(directory, "changelog")
     storage, fetched = version.files.storage, copy is not None
     with stored_path(storage, name, path, fetched=fetched) as path:
@@ -208,7 +214,7 @@ def _apply(
             )
         with open(path, "rb") as file:
             reader = ChangelogReader(file, name=name)
-            if reader.header.id != id:
+            if reader.header.id != id or os.fstat(file.fileno()).st_size != info.size_bytes:
                 raise FormatError(
                     f"{name} was replaced while it was read", kind=ErrorKind.CHANGELOG_DAMAGED
                 )

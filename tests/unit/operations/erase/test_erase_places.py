@@ -21,7 +21,8 @@ from millpond.operations.erase.places import made_of, plan_place
 from millpond.operations.erase.write import rewrite_all
 from millpond.operations.inspect import verify
 from millpond.spark import heartbeats
-from millpond.storage import LocalStorage
+from millpond.storage import LocalStorage, ObjectInfo
+from millpond.store import entries
 from tests.checkpoints import CheckpointBuilder, tree
 from tests.failing_storage import Killed
 from tests.refusals import refused
@@ -293,3 +294,31 @@ def test_a_query_that_commits_while_rows_are_written_anew(
         for one in (built, twin)
     )
     assert after == whole - {key}
+
+
+def test_a_reader_that_an_erasure_overtakes_mixes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It read changelogs as they were, and later ones as they were written anew, without the key.
+    So the new savepoint had the value that the key had some batches before.
+    """
+    built = HashedBuilder(tmp_path / "query")
+    built.build(batches=7, snapshots=())
+    number, apply = built.key_row(built._number(built.stores()[0], 3))["k"], entries._apply
+
+    def written(*arguments: Any) -> None:
+        rewrite_all(*arguments)
+        raise Killed
+
+    def overtaken(version: Any, info: ObjectInfo, *more: Any) -> None:
+        if info.key == "state/0/0/3.changelog":
+            monkeypatch.undo()
+            monkeypatch.setattr(run, "rewrite_all", written)
+            with pytest.raises(Killed):
+                millpond.erase([built.root], key={"k": number})
+        apply(version, info, *more)
+
+    monkeypatch.setattr(entries, "_apply", overtaken)
+    new = tmp_path / "new"
+    refused(ErrorKind.ERASE_UNFINISHED, savepoint.create, built.root, new, format="canonical")
+    assert not new.exists()
