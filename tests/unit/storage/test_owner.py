@@ -308,6 +308,33 @@ def test_take_over_from_one_that_is_still_there(
     assert millpond.rescale(copy, 4).partitions == 4
 
 
+@pytest.mark.parametrize("what", ["1", "command-1"])
+def test_take_over_from_one_on_which_something_begins_meanwhile(
+    pair: tuple[Path, Path, Path], monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """It began after the look at the old owner, and had looked who owns the state: two wrote to
+    one state.
+    """
+    monkeypatch.setattr("millpond.spark.heartbeats._ENDING_S", 0.0)
+    original, copy, folder = pair
+    record = LocalStorage.put_bytes
+    beat = original / f"{layout.RUNNING_PREFIX}{what}.json"
+
+    def begun(storage: LocalStorage, key: str, *more: bytes) -> None:
+        if not beat.exists():
+            beat.parent.mkdir()
+            beat.write_text(json.dumps({"host": "elsewhere", "pid": 1, "interval_ms": 600_000}))
+        record(storage, key, *more)
+
+    monkeypatch.setattr(LocalStorage, "put_bytes", begun)
+    kind = ErrorKind.QUERY_RUNNING if what == "1" else ErrorKind.COMMAND_RUNNING
+    refused(kind, take_over, copy, even_if_there=True)
+    assert read_owner(LocalStorage(str(folder))) == f"file:{original}"
+    beat.unlink()
+    monkeypatch.undo()
+    assert take_over(copy, even_if_there=True).before == f"file:{original}"
+
+
 def test_take_over_from_a_place_that_cannot_be_looked_at(pair: tuple[Path, Path, Path]) -> None:
     _, copy, folder = pair
     other = claim_of(folder, "hdfs://nn/ckpt")

@@ -12,7 +12,7 @@ from typing import Any
 from millpond.errors import ErrorKind, InvalidInputError, MillpondError, error
 from millpond.format import layout
 from millpond.spark.heartbeats import refuse_running
-from millpond.storage import StorageSettings, is_there, open_storage, root_of
+from millpond.storage import Storage, StorageSettings, is_there, open_storage, root_of
 from millpond.storage.owner import is_same, owner_record, read_owner
 from millpond.storage.place import read_place
 
@@ -64,28 +64,37 @@ def take_over(
         )
     refuse_running(spark, root)
     state = open_storage(place, settings)
-    before = read_owner(state)
+    before, old = read_owner(state), None
     if before is not None and not is_same(before, root):
-        _give_up(before, settings, even_if_there)
+        old = _given_up(before, settings, even_if_there)
     state.put_bytes(layout.OWNER_KEY, owner_record(root))
+    if before is not None and old is not None:
+        # What begins there later meets the record. What began before has a heartbeat by now.
+        try:
+            refuse_running(old, before)
+        except BaseException:
+            state.put_bytes(layout.OWNER_KEY, owner_record(before))
+            raise
     return TakeOverReport(checkpoint=root, state=place, before=before)
 
 
-def _give_up(owner: str, settings: StorageSettings, even_if_there: bool) -> None:
-    """Raise unless the Spark checkpoint `owner` may lose its state."""
+def _given_up(owner: str, settings: StorageSettings, even_if_there: bool) -> Storage | None:
+    """Return the storage of the Spark checkpoint `owner`, which may lose its state; None: it is not
+    there, or cannot be looked at. Raise if it may not.
+    """
     try:
         spark = open_storage(owner, settings)
         there = is_there(spark, layout.QUERY_METADATA_KEY)
     except MillpondError as e:
         if even_if_there:
-            return
+            return None
         raise error(
             ErrorKind.STATE_OWNED,
             f"the state is that of {owner}, which cannot be looked at from here: {e.message}",
             hint="If no query runs on it, and none will, add --even-if-there.",
         ) from e
     if not there:
-        return
+        return None
     refuse_running(spark, owner)
     if not even_if_there:
         raise error(
@@ -97,3 +106,4 @@ def _give_up(owner: str, settings: StorageSettings, even_if_there: bool) -> None
                 " --even-if-there."
             ),
         )
+    return spark
