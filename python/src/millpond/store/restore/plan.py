@@ -169,6 +169,10 @@ def plan_restore(
         if not view.has_changelog(step):
             raise _missing(view, start, step, rejected, retain_versions)
         chain.append(step)
+        if header_of(step).empty_base:
+            # It has all rows. A changelog above it may still name what was below it once.
+            base = VersionId(step.version - 1)
+            break
     return RestorePlan(
         target=start,
         base=base,
