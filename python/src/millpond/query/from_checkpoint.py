@@ -33,7 +33,14 @@ from millpond.store.files import StoreFiles
 from millpond.store.restore.plan import RestorePlan, plan_restore
 
 
-def look(storage: Storage, found: Survey, checkpoint: str, batch: int | None = None) -> Image:
+def look(
+    storage: Storage,
+    found: Survey,
+    checkpoint: str,
+    batch: int | None = None,
+    *,
+    erasing: bool = False,
+) -> Image:
     """Return the image of the query in `storage` at `batch` (None: the last committed one).
 
     The query and a collection may run meanwhile. All files that the image names are there now. They
@@ -42,6 +49,7 @@ def look(storage: Storage, found: Survey, checkpoint: str, batch: int | None = N
     Args:
         found: what a survey has just found in `storage`.
         checkpoint: name of the Spark checkpoint, for messages.
+        erasing: as for `survey`.
     Raises:
         InvalidInputError: PARTITIONS_CHANGED.
         UnsupportedError: FORMAT_TOO_NEW.
@@ -49,7 +57,7 @@ def look(storage: Storage, found: Survey, checkpoint: str, batch: int | None = N
         NotFoundError: BATCH_NOT_COMMITTED, VERSION_EXPIRED, CHANGELOG_MISSING, SST_MISSING.
         FormatError: a file that is needed is damaged.
     """
-    return _Reader(storage, found, checkpoint).read(batch)
+    return _Reader(storage, found, checkpoint, erasing=erasing).read(batch)
 
 
 Plans = Mapping[StoreId, tuple[StoreFiles, RestorePlan]]

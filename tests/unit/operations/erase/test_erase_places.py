@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 import socket
 import time
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import rocksdict
 
 import millpond
 from millpond import savepoint
 from millpond.errors import ConflictError, ErrorKind, MillpondError
 from millpond.format import layout
-from millpond.model.ids import StoreId
+from millpond.format.changelog import ChangelogHeader, Op, Record
+from millpond.model.ids import StoreId, VersionId
 from millpond.model.key_groups import KeyGroups
 from millpond.operations.erase import places, run, tables
 from millpond.operations.erase.places import made_of, plan_place
@@ -23,7 +27,9 @@ from millpond.operations.inspect import verify
 from millpond.spark import heartbeats
 from millpond.storage import LocalStorage, ObjectInfo
 from millpond.store import entries
-from tests.checkpoints import CheckpointBuilder, tree
+from millpond.store.files import StoreFiles
+from tests.checkpoints import CheckpointBuilder, tree, version_id
+from tests.examples import changelog_bytes
 from tests.failing_storage import Killed
 from tests.refusals import refused
 from tests.row_checkpoints import HashedBuilder, RowsBuilder
@@ -322,3 +328,154 @@ def test_a_reader_that_an_erasure_overtakes_mixes_nothing(
     new = tmp_path / "new"
     refused(ErrorKind.ERASE_UNFINISHED, savepoint.create, built.root, new, format="canonical")
     assert not new.exists()
+
+
+class _Deleting(HashedBuilder):
+    """Version 5 of each store also deletes the key of version 1."""
+
+    def keys(self, version: int) -> int:
+        return super().keys(version) - (version >= 5)
+
+    def changelogs(self, store: StoreId, versions: int) -> None:
+        super().changelogs(store, versions)
+        records = [
+            Record(Op.PUT, self.key(store, 5), self.value(store, 5)),
+            Record(Op.DELETE, self.key(store, 1), None),
+        ]
+        key = layout.changelog_key(store, VersionId(5, version_id(store, 5)), self.spark_format)
+        self.storage.put_bytes(key, changelog_bytes(self.header(store, 5), records))
+
+
+def keys_of(built: CheckpointBuilder, batch: int | None = None) -> list[int]:
+    rows = millpond.read_state(built.root, batch=batch).to_pylist()
+    return sorted(row["key"]["k"] for row in rows)
+
+
+def erase_killed(monkeypatch: pytest.MonkeyPatch, root: Path, key: int, files: int) -> None:
+    """Erase a key, and be killed when so many files are written anew."""
+    put_file, left = LocalStorage.put_file, [files]
+
+    def some(self: LocalStorage, *arguments: Any, **more: Any) -> None:
+        if not left[0]:
+            raise Killed
+        left[0] -= 1
+        put_file(self, *arguments, **more)
+
+    monkeypatch.setattr(LocalStorage, "put_file", some)
+    with pytest.raises(Killed):
+        millpond.erase([root], key={"k": key})
+    monkeypatch.undo()
+
+
+def check_counts(built: CheckpointBuilder, batches: Iterable[int]) -> None:
+    """No version says a wrong number of live keys."""
+    for batch in batches:
+        rows = millpond.read_state(built.root, batch=batch).to_pylist()
+        for store in built.stores():
+            files = StoreFiles(built.storage, store, built.spark_format)
+            files.refresh()
+            header = files.header(VersionId(batch + 1, version_id(store, batch + 1)))
+            assert header.keys in (-1, sum(row["partition"] == store.partition for row in rows))
+
+
+@pytest.mark.parametrize("spark_format", [1, 2])
+def test_a_half_done_erasure_keeps_its_mark_if_the_query_has_run_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark_format: int
+) -> None:
+    """Its deletion was not in the files any more, its row still was. Erasing another key took the
+    mark away, and the row was there again.
+    """
+    built = _Deleting(tmp_path / "query", spark_format=spark_format)
+    built.build(7, snapshots=())
+    before, deleted = keys_of(built), min(keys_of(built, 0))
+    assert deleted not in before
+    hidden = built.hide(6, 6)
+    erase_killed(monkeypatch, built.root, deleted, files=3)
+    built.show(hidden[6])
+    for _ in range(2):
+        refused(ErrorKind.ERASE_UNFINISHED, millpond.erase, [built.root], key={"k": before[0]})
+        refused(ErrorKind.ERASE_UNFINISHED, millpond.read_state, built.root)
+    millpond.erase([built.root], key={"k": deleted})
+    assert keys_of(built) == before and deleted not in keys_of(built, 0)
+    assert verify(built.storage, "it").problems == []
+    check_counts(built, range(7))
+
+
+@pytest.mark.parametrize("spark_format", [1, 2])
+def test_a_query_is_started_while_an_erasure_is_planned_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark_format: int
+) -> None:
+    built = HashedBuilder(tmp_path / "query", spark_format=spark_format)
+    built.build(7, snapshots=())
+    before, hidden = keys_of(built), built.hide(5, 6)
+    erase_killed(monkeypatch, built.root, before[0], files=3)
+    built.show(hidden[5])
+
+    def plan(*arguments: Any) -> Any:
+        planned = plan_place(*arguments)
+        built.show(hidden[6])
+        return planned
+
+    monkeypatch.setattr(run, "plan_place", plan)
+    refused(ErrorKind.QUERY_RUNNING, millpond.erase, [built.root], key={"k": before[0]})
+    monkeypatch.undo()
+    refused(ErrorKind.ERASE_UNFINISHED, millpond.read_state, built.root)
+    millpond.erase([built.root], key={"k": before[0]})
+    assert keys_of(built) == before[1:]
+    assert verify(built.storage, "it").problems == []
+    check_counts(built, range(7))
+
+
+class _Lineage(HashedBuilder):
+    """Each changelog names all versions below it."""
+
+    def header(self, store: StoreId, version: int) -> ChangelogHeader:
+        ids = tuple(version_id(store, below) for below in range(version))
+        return replace(super().header(store, version), lineage_base=0, lineage=ids)
+
+
+def _uncompressed(raw_mode: bool, options: Any = rocksdict.Options) -> Any:
+    made = options(raw_mode=raw_mode)
+    made.set_compression_type(rocksdict.DBCompressionType.none())
+    return made
+
+
+@pytest.mark.parametrize("spark_format", [1, 2])
+@pytest.mark.parametrize("deleted", range(1, 6))
+def test_a_query_commits_when_an_erasure_has_begun_to_delete(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark_format: int, deleted: int
+) -> None:
+    """What it committed names versions whose files are deleted, and a newer one has all rows."""
+    monkeypatch.setattr(rocksdict, "Options", _uncompressed)
+    built = _Lineage(tmp_path / "query", spark_format=spark_format)
+    built.build(7, snapshots=(3,))
+    before = keys_of(built)
+    built.hide(0, 3)  # Spark has removed them
+    hidden = built.hide(6, 6)
+    last = {}
+    for store in built.stores():
+        key = layout.changelog_key(store, VersionId(7, version_id(store, 7)), spark_format)
+        last[key] = built.storage.read(key)
+    built.storage.delete(last)
+    delete = LocalStorage.delete
+
+    def some(self: LocalStorage, keys: Iterable[str]) -> None:
+        for n, key in enumerate(keys):
+            if n == deleted:
+                raise Killed
+            delete(self, [key])
+
+    monkeypatch.setattr(LocalStorage, "delete", some)
+    try:
+        with pytest.raises(Killed):
+            millpond.erase([built.root], key={"k": before[0]})
+    finally:
+        monkeypatch.undo()
+    refused(ErrorKind.ERASE_UNFINISHED, millpond.read_state, built.root)
+    for key, data in last.items():
+        built.storage.put_bytes(key, data)
+    built.show(hidden[6])
+    millpond.erase([built.root], key={"k": before[0]})
+    assert keys_of(built) == before[1:]
+    assert verify(built.storage, "it").problems == []
+    check_counts(built, range(4, 7))

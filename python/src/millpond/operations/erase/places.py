@@ -14,7 +14,7 @@ from millpond.format.format_file import decode_format, encode_format
 from millpond.model.ids import StoreId, VersionId
 from millpond.operations.erase.journal import Journal, decode_journal, encode_journal
 from millpond.operations.erase.matching import Matcher
-from millpond.operations.erase.plan import Rewrite, rewrites_of
+from millpond.operations.erase.plan import Rewrite, rewrites_of, uncounted
 from millpond.operations.erase.scan import Found, described, find
 from millpond.operations.erase.tables import as_replaced
 from millpond.operations.erase.write import count
@@ -49,7 +49,8 @@ class Place:
     """A place, as it is before anything changes.
 
     index: of a savepoint; None: a Spark checkpoint. images: of the retained batches, ascending.
-    journal: of an erasure that did not end. hold: of a place that is to change.
+    journal: of an erasure that did not end. run_on: the query has run on since that was planned:
+    it is planned anew. hold: of a place that is to change.
     """
 
     storage: Storage
@@ -57,7 +58,13 @@ class Place:
     index: SavepointIndex | None
     images: tuple[Image, ...]
     journal: Journal | None
+    run_on: bool = False
     hold: Hold | None = None
+
+    @property
+    def planned(self) -> Journal | None:
+        """The journal by which to go on."""
+        return None if self.run_on else self.journal
 
     @property
     def image(self) -> Image:
@@ -106,18 +113,17 @@ def open_place(path: str | os.PathLike[str], until_end: ExitStack, *, dry_run: b
             storage=storage, path=root, index=index, images=(image,), journal=journal, hold=hold
         )
     journal = _journal(storage, _marked_format(storage), dry_run)
-    if journal is not None and hold is not None and has_run_on(storage, journal):
-        # The erasure ended before it deleted anything. Its journal names too little.
-        _unmark(storage)
-        journal = None
-    if journal is not None:
+    if journal is not None and (hold is None or not has_run_on(storage, journal)):
         images = [spark_image(storage, root, erasing=True)]
         return _checkpoint(storage, root, images, journal, hold)
-    found = survey(storage, root)
+    # A journal that is left names too little. The mark stays until all is erased by another one:
+    # where changelogs were written anew, a row that was deleted may have come back.
+    erasing = journal is not None
+    found = survey(storage, root, erasing=erasing)
     images = []
     for batch in found.spark.kept_batches if found.spark is not None else ():
         try:
-            images.append(look(storage, found, root, batch))
+            images.append(look(storage, found, root, batch, erasing=erasing))
         except MillpondError as e:
             if e.kind not in _NOT_KEPT:
                 raise
@@ -125,7 +131,7 @@ def open_place(path: str | os.PathLike[str], until_end: ExitStack, *, dry_run: b
         raise NotFoundError(
             f"{root}: no batch is committed yet", kind=ErrorKind.BATCH_NOT_COMMITTED
         )
-    return _checkpoint(storage, root, images, journal, hold)
+    return _checkpoint(storage, root, images, journal, hold, run_on=erasing)
 
 
 def _checkpoint(
@@ -134,9 +140,17 @@ def _checkpoint(
     images: Sequence[Image],
     journal: Journal | None,
     hold: Hold | None,
+    *,
+    run_on: bool = False,
 ) -> Place:
     return Place(
-        storage=storage, path=root, index=None, images=tuple(images), journal=journal, hold=hold
+        storage=storage,
+        path=root,
+        index=None,
+        images=tuple(images),
+        journal=journal,
+        run_on=run_on,
+        hold=hold,
     )
 
 
@@ -244,6 +258,8 @@ def plan_place(place: Place, matcher: Matcher, job: str, found: Found) -> Journa
     """
     storage = place.storage
     chosen = search(place, matcher, found)
+    if place.run_on and place.journal is not None:
+        chosen |= {*place.journal.stores}  # what the query wrote since counts rows that are gone
     listed = {s: ls for s, ls in listings(storage).items() if s.operator == matcher.operator}
     _refuse_foreign(place, listed.values())
     stores = {store: StoreFiles(storage, store, place.spark_format) for store in listed}
@@ -258,7 +274,7 @@ def plan_place(place: Place, matcher: Matcher, job: str, found: Found) -> Journa
         planned = rewrites_of(stores[store], _targets(place, store))
         counted, rows = count(storage, stores[store], planned, matcher)
         found.live += rows
-        rewrites += counted
+        rewrites += map(uncounted, counted) if place.run_on else counted
     return Journal(
         job=job,
         operator=matcher.operator,
@@ -332,7 +348,7 @@ def begin(place: Place, journal: Journal) -> None:
     Executors that have not noticed the end of the query take back snapshots of erased versions.
 
     Raises: ConflictError: QUERY_RUNNING: the query was started since the place was opened. Then
-        nothing has changed.
+        the place has the mark only if it had it before.
     """
     storage = place.storage
     storage.put_bytes(layout.ERASE_JOURNAL_KEY, encode_journal(journal))
@@ -349,8 +365,9 @@ def begin(place: Place, journal: Journal) -> None:
     try:
         _refuse_started(place)
     except BaseException:
-        storage.put_bytes(layout.FORMAT_KEY, text)
-        storage.delete([layout.ERASE_JOURNAL_KEY])
+        if place.journal is None:  # else it has the mark of an earlier erasure
+            storage.put_bytes(layout.FORMAT_KEY, text)
+            storage.delete([layout.ERASE_JOURNAL_KEY])
         raise
 
 

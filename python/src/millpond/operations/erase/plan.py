@@ -97,6 +97,13 @@ def counted(
     return replace(rewrite, keys=described.keys - sum(gone.values()), group_keys=groups)
 
 
+def uncounted(rewrite: Rewrite) -> Rewrite:
+    """Return the rewrite of a version whose own count may be wrong: an erasure that did not end has
+    written some versions anew, and the query went on with rows that these do not have.
+    """
+    return replace(rewrite, keys=-1, group_keys=None)
+
+
 def header_of(rewrite: Rewrite, described: ChangelogHeader | Manifest) -> ChangelogHeader:
     """Return the header of the new changelog.
 

@@ -78,7 +78,7 @@ def _erase(
     if place.canonical:
         return _erase_tables(place, matcher, job, dry_run)
     found = Found()
-    journal = place.journal
+    journal = place.planned
     if journal is None:
         journal = plan_place(place, matcher, job, found)
     else:
@@ -92,7 +92,7 @@ def _erase(
         # They may hold the key, and nobody can read them.
         place.storage.delete(unfinished(place, matcher.operator))
         if journal.stores:
-            if place.journal is None:
+            if place.planned is None:
                 begin(place, journal)
 
             def written(done: int, total: int) -> None:
