@@ -479,3 +479,35 @@ def test_a_query_commits_when_an_erasure_has_begun_to_delete(
     assert keys_of(built) == before[1:]
     assert verify(built.storage, "it").problems == []
     check_counts(built, range(4, 7))
+
+
+@pytest.mark.parametrize("format", ["native", "canonical"])
+@pytest.mark.parametrize("when", ["before the mark", "after the mark"])
+def test_a_savepoint_with_the_journal_of_a_killed_erasure_is_deleted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, format: str, when: str
+) -> None:
+    """The file was taken for somebody else's. With `keep`, each new savepoint ended with that."""
+    built = RowsBuilder(tmp_path / "query").build(snapshots=())
+    saved = tmp_path / "saved"
+    savepoint.create(built.root, saved, format=format)
+    delete = LocalStorage.delete
+
+    def all_but_the_journal(self: LocalStorage, keys: Iterable[str]) -> None:
+        keys = list(keys)
+        if keys == [layout.ERASE_JOURNAL_KEY] and (saved / layout.ERASE_JOURNAL_KEY).exists():
+            raise Killed
+        delete(self, keys)
+
+    def killed(*arguments: Any, **more: Any) -> bytes:
+        raise Killed
+
+    if when == "before the mark":
+        monkeypatch.setattr(places, "encode_index", killed)
+    else:
+        monkeypatch.setattr(LocalStorage, "delete", all_but_the_journal)
+    with pytest.raises(Killed):
+        millpond.erase([saved], key={"k": 1})
+    monkeypatch.undo()
+    assert (saved / layout.ERASE_JOURNAL_KEY).exists() and savepoint.verify(saved).ok
+    savepoint.delete(saved)
+    assert not saved.exists()

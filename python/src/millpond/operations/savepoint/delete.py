@@ -58,7 +58,8 @@ def delete(savepoint: str | os.PathLike[str], *, dry_run: bool = False) -> Delet
     index, record = _what_it_holds(storage, root)
     mine = {*index.files, layout.SAVEPOINT_KEY, layout.CLAIM_KEY, layout.DELETED_KEY}
     there = [info.key for info in storage.list("")]
-    left = [key for key in there if key.startswith(_OF_COMMANDS)]  # by erasures
+    # By erasures. With the mark of one there is no way here, so their journals are of no use.
+    left = [k for k in there if k.startswith(_OF_COMMANDS) or k == layout.ERASE_JOURNAL_KEY]
     others = [key for key in there if key not in mine and key not in left]
     if others:
         raise InvalidInputError(
