@@ -216,6 +216,31 @@ def test_release_notices_a_run_that_came_and_went(
     millpond.release(builder.root, tmp_path / "trial", provider=ROCKSDB, new_query_id=True)
 
 
+@pytest.mark.parametrize("new_query_id", [False, True])
+def test_release_notices_an_erasure_that_came_and_went(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, new_query_id: bool
+) -> None:
+    """Some stores were copied before it, and others afterwards or in between."""
+    builder = RowsBuilder(tmp_path / "old", spark_format=2).build(snapshots=())
+
+    def run(*given: Any) -> Iterator[dict[str, Any]]:
+        millpond.erase([builder.root], key={"k": 1})
+        return iter(
+            {"operator": 0, "partition": partition, "store": "default", "rows": 1, "id": "a"}
+            for partition in range(builder.partitions)
+        )
+
+    monkeypatch.setattr(migrate, "running_class", lambda name: None)
+    monkeypatch.setattr(migrate, "command", lambda *given: ["copier"])
+    monkeypatch.setattr(jvm, "answers", run)
+    with pytest.raises(MillpondError) as refused:
+        millpond.release(
+            builder.root, tmp_path / "new", provider=ROCKSDB, new_query_id=new_query_id
+        )
+    assert refused.value.kind is ErrorKind.ERASE_UNFINISHED
+    assert not (tmp_path / "new").exists()
+
+
 def test_release_says_which_a_command_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A rescale at work is no second query: there is nothing to make a trial of."""
     monkeypatch.setattr(heartbeats, "_ENDING_S", 0.0)

@@ -24,6 +24,8 @@ from millpond.operations.erase import places, run, tables
 from millpond.operations.erase.places import made_of, plan_place
 from millpond.operations.erase.write import rewrite_all
 from millpond.operations.inspect import verify
+from millpond.operations.savepoint import create as create_module
+from millpond.query.from_checkpoint import look
 from millpond.spark import heartbeats
 from millpond.storage import LocalStorage, ObjectInfo
 from millpond.store import entries
@@ -511,3 +513,41 @@ def test_a_savepoint_with_the_journal_of_a_killed_erasure_is_deleted(
     assert (saved / layout.ERASE_JOURNAL_KEY).exists() and savepoint.verify(saved).ok
     savepoint.delete(saved)
     assert not saved.exists()
+
+
+@pytest.mark.parametrize("how", ["native", "canonical", "fork", "fork to other key groups"])
+@pytest.mark.parametrize("spark_format", [1, 2])
+@pytest.mark.parametrize("ends", [False, True])
+def test_no_copy_is_made_while_a_key_is_erased(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str, spark_format: int, ends: bool
+) -> None:
+    """It had files of before and of afterwards, and a row in it that the query had deleted."""
+    monkeypatch.setattr(rocksdict, "Options", _uncompressed)
+    built = _Deleting(tmp_path / "query", spark_format=spark_format)
+    built.build(7, snapshots=(3,))
+    deleted = min(keys_of(built, 0))
+    monkeypatch.undo()
+    begun: list[bool] = []
+
+    def look_before(*arguments: Any, **more: Any) -> Any:
+        found = look(*arguments, **more)
+        if not begun:
+            begun.append(True)
+            if ends:
+                millpond.erase([built.root], key={"k": deleted})
+            else:
+                with monkeypatch.context() as context:
+                    erase_killed(context, built.root, deleted, files=3)
+        return found
+
+    monkeypatch.setattr(create_module, "look", look_before)
+    new = tmp_path / "new"
+    if how.startswith("fork"):
+        partitions = None if how == "fork" else 3
+        refused(ErrorKind.ERASE_UNFINISHED, millpond.fork, built.root, new, partitions=partitions)
+    else:
+        refused(ErrorKind.ERASE_UNFINISHED, savepoint.create, built.root, new, format=how)
+    assert begun and not new.exists()
+    millpond.erase([built.root], key={"k": deleted})
+    savepoint.create(built.root, new)
+    assert deleted not in {row["key"]["k"] for row in millpond.read_state(new).to_pylist()}

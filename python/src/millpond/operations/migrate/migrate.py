@@ -23,6 +23,7 @@ from millpond.operations.output.atomic_target import AtomicTarget, building
 from millpond.operations.output.copying import damaged_state, write_image
 from millpond.operations.savepoint.create import origin_and_new, pin_of
 from millpond.operations.savepoint.restored_image import KEEP, restored
+from millpond.query.erasing import read_erasures, refuse_erased
 from millpond.query.from_checkpoint import spark_image
 from millpond.query.image import Image
 from millpond.query.whole import checkpoint_image
@@ -162,7 +163,8 @@ def release(
         Others: as for `adopt`, from and to the other way round.
     Raises: as `adopt`, but ConflictError: QUERY_RUNNING, COMMAND_RUNNING: the query runs or has run
         meanwhile, or a command changes it, and neither `new_query_id` nor `dry_run` is set;
-        UnsupportedError: FOREIGN_CHECKPOINT; UNSUPPORTED: the state does not fit into that store.
+        ERASE_UNFINISHED: a key was erased meanwhile; UnsupportedError: FOREIGN_CHECKPOINT;
+        UNSUPPORTED: the state does not fit into that store.
     """
     if provider not in PROVIDERS:
         raise InvalidInputError(
@@ -176,6 +178,7 @@ def release(
     if moves:
         live.refuse_beating(source, origin)
     logs = live.read_logs(source)  # before the image: a batch that comes while it is read counts
+    erased = read_erasures(source)
     image = checkpoint_image(source, origin, batch)
     plan.check_fits(image, PROVIDERS[provider])
     before = Side(provider=MILLPOND, root=origin, conf=_agent())
@@ -185,8 +188,10 @@ def release(
     pin = pin_of(source, image) if not dry_run else nullcontext()
 
     def check() -> None:
-        live.refuse_beating(source, origin)
-        live.refuse_moved(source, origin, logs)  # a run may have come and gone
+        if moves:
+            live.refuse_beating(source, origin)
+            live.refuse_moved(source, origin, logs)  # a run may have come and gone
+        refuse_erased(source, origin, erased)
 
     return _migrate(
         source,
@@ -198,7 +203,7 @@ def release(
         conf or {},
         dry_run,
         progress,
-        check=check if moves else None,
+        check=check,
     )
 
 

@@ -29,6 +29,7 @@ from millpond.operations.savepoint.retention import (
     remove_left,
     remove_older,
 )
+from millpond.query.erasing import read_erasures, refuse_erased
 from millpond.query.from_checkpoint import look
 from millpond.query.image import Image, without_state
 from millpond.query.index import (
@@ -118,7 +119,8 @@ def create(
         InvalidInputError: NOT_A_CHECKPOINT, TARGET_NOT_EMPTY, STATE_OWNED. UnsupportedError:
             FOREIGN_CHECKPOINT, FORMAT_TOO_NEW.
         NotFoundError: BATCH_NOT_COMMITTED, VERSION_EXPIRED. FormatError: a file of the Spark
-            checkpoint is damaged.
+            checkpoint is damaged. ConflictError: ERASE_UNFINISHED: a key is being erased, or was
+            meanwhile.
         UnavailableError: storage. UnsupportedError: UNSUPPORTED: canonical, and the extra `tools`
             is not installed.
     """
@@ -138,6 +140,7 @@ def create(
     origin, new_root = origin_and_new(checkpoint, savepoint)
     source = open_checkpoint(origin)
     check_owner(source, origin)
+    erased = read_erasures(source)
     query_id: list[str | None] = []
     with telling_what_is_left(source, origin, batch):
 
@@ -148,6 +151,7 @@ def create(
             with pin_of(source, image), building(new_root) as target:
                 sharing = link and not copy
                 written = _write(origin, source, image, target, format, sharing, progress, spark)
+                refuse_erased(source, origin, erased)
             return _report(origin, new_root, image, written, dry_run=False)
 
         report = of_newest_look(source, origin, batch, make)

@@ -36,6 +36,7 @@ from millpond.operations.savepoint.kafka_warnings import kafka_warnings
 from millpond.operations.savepoint.new_operators import initial_state_warnings, with_new_operators
 from millpond.operations.savepoint.restored_image import DROP, GIVEN, KEEP, placed, restored
 from millpond.query import image as images
+from millpond.query.erasing import read_erasures, refuse_erased
 from millpond.query.from_savepoint import savepoint_image
 from millpond.query.image import Image
 from millpond.query.index import CANONICAL, damaged, read_index
@@ -314,12 +315,19 @@ def fork(
     origin, new_root = origin_and_new(checkpoint, new_checkpoint)
     source = open_checkpoint(origin)
     check_owner(source, origin)
+    erased = read_erasures(source)
+
+    def check() -> None:
+        refuse_erased(source, origin, erased)
+
     with telling_what_is_left(source, origin, batch):
 
         def make(image: Image) -> RestoreReport:
             rows = Origin(origin, image)
             sharing, pin = link and not copy, pin_of(source, image)
-            return _write(new_root, source, rows, changes, pin, sharing, dry_run, progress, spark)
+            return _write(
+                new_root, source, rows, changes, pin, sharing, dry_run, progress, spark, check
+            )
 
         return of_newest_look(source, origin, batch, make)
 
@@ -349,7 +357,9 @@ def _write(
     dry_run: bool,
     progress: Progress | None,
     spark: Any,
+    check: Callable[[], None] | None = None,
 ) -> RestoreReport:
+    """Write the new Spark checkpoint. Args: check: called when the state is copied."""
     image, of_savepoint = origin.image, origin.index is not None
     fitted = None
     if changes.fit is not None:
@@ -404,6 +414,12 @@ def _write(
         # The entries of the sink's log come late: by then this command hardly fails, and takes none
         # back on which another one relies.
         with pin, ExitStack() as until_end, building(new_root, state) as target:
+
+            def before_texts() -> None:
+                if check is not None:
+                    check()
+                until_end.enter_context(sink.writing())
+
             if new is not None:
                 state_bytes = write_changelogs(
                     origin, new, numbers, source, target, spark=spark, progress=progress
@@ -418,7 +434,7 @@ def _write(
                 verify=of_savepoint,
                 damaged=damaged if of_savepoint else damaged_state,
                 progress=progress,
-                before_texts=lambda: until_end.enter_context(sink.writing()),
+                before_texts=before_texts,
             )
     return RestoreReport(
         origin=origin.root,

@@ -76,6 +76,12 @@ def announce_erasure(storage: Storage, operator: int, version: int) -> None:
     storage.put_bytes(name, seal(_ERASED, {"required_features": [], "version": version}))
 
 
+def erasures(storage: Storage) -> frozenset[str]:
+    """Return the keys of what erasures have announced, of all operators."""
+    found = storage.list(f"{layout.MILLPOND_DIR}/gc/")
+    return frozenset(info.key for info in found if _kind(info.key) == _ERASED)
+
+
 def announced(storage: Storage, operator: int) -> Announced:
     """Return what sweeps and erasures of the operator have announced.
 

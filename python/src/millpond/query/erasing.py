@@ -1,0 +1,53 @@
+"""Notices an erasure of a key that comes, or comes and goes, while state is copied. A copy of some
+files of before it, and of others of after it, may have rows that the query had deleted.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from millpond.errors import ErrorKind, NotFoundError, error
+from millpond.format import layout
+from millpond.format.format_file import decode_format
+from millpond.storage import Storage
+from millpond.store.collection.announcements import erasures
+
+
+@dataclass(frozen=True, slots=True)
+class Erasures:
+    """The erasures of a Spark checkpoint that have begun so far.
+
+    announced: stays for a day. journal: of one that works, or was killed.
+    """
+
+    announced: frozenset[str]
+    journal: bytes | None
+
+
+def read_erasures(storage: Storage) -> Erasures:
+    """Return the erasures so far. To be called before the image of the query is looked at.
+
+    An erasure writes its journal, then the announcement, then the mark.
+    """
+    return Erasures(erasures(storage), _read(storage, layout.ERASE_JOURNAL_KEY))
+
+
+def refuse_erased(storage: Storage, root: str, before: Erasures) -> None:
+    """Raise ConflictError (ERASE_UNFINISHED) if a key was, or is being, erased since `before`."""
+    text = _read(storage, layout.FORMAT_KEY)
+    if text is not None:
+        decode_format(text)  # raises if it has the mark
+    now = read_erasures(storage)
+    if now.announced - before.announced or now.journal != before.journal:
+        raise error(
+            ErrorKind.ERASE_UNFINISHED,
+            f"{root}: a key was erased while the state was copied",
+            hint="Nothing was made. Run this command again.",
+        )
+
+
+def _read(storage: Storage, key: str) -> bytes | None:
+    try:
+        return storage.read(key)
+    except NotFoundError:
+        return None
