@@ -73,7 +73,7 @@ private[millpond] object Loader extends Logging {
 
   private def replayOn(engine: StoreEngine, now: Committed, changelogs: JsonNode): Unit = {
     val replay = new Replay(engine.context, engine.layout, engine.families, engine.rows,
-      engine.tier, isFull = () => !engine.isHeap && engine.pressure.isFull,
+      engine.tier, isFull = () => engine.pressure.isFull,
       beforeGivingUp = () => engine.warmUp.end())
     val ids = changelogs.elements.asScala.map(_.get("id").asText).toVector
     engine.status.changing {
@@ -197,7 +197,7 @@ private[millpond] object Loader extends Logging {
     val db = Option(plan.get("db")).filterNot(_.isNull)
     engine.manifests.use(db.map(_.get("manifest").asText))
     val replay = new Replay(engine.context, layout, engine.families, engine.rows, engine.tier,
-      isFull = () => !isHeap && engine.pressure.isFull)
+      isFull = () => engine.pressure.isFull)
     val manifest = engine.manifests.inUse.getOrElse("")
     try db.foreach(bringSnapshot(engine, replay, _, layout))
     catch {

@@ -17,6 +17,7 @@ private[engine] final class Pressure(store: StoreView, batch: RunningBatch, batc
   import store.{budget, families, status}
 
   private var nothingToEvict = false // until the next flush
+  private var sparedByScan = false // or until no iterator is open
   private var spilled = 0L
   private val isFlushing = new AtomicBoolean // behind a batch, or about to
 
@@ -91,8 +92,10 @@ private[engine] final class Pressure(store: StoreView, batch: RunningBatch, batc
   /** What the store holds of the budget. Callers hold the monitor. */
   private def heldBytes: Long = families.usedBytes + store.tier.lookupBytes
 
-  /** Whether the rows that are read back from storage have no room. Callers hold the monitor. */
-  def isFull: Boolean = budget.isExceeded && families.usedBytes > store.share.bytes(heldBytes)
+  /** Whether the rows that are read back from storage have no room. A store without a disk tier
+    * takes them all, and refuses when it begins a batch. Callers hold the monitor. */
+  def isFull: Boolean = !store.isHeap && budget.isExceeded &&
+    families.usedBytes > store.share.bytes(heldBytes)
 
   /** Whether a row that was read from the disk tier may be kept. Callers hold the monitor. */
   def admits(): Boolean = !budget.isExceeded || {
@@ -138,7 +141,9 @@ private[engine] final class Pressure(store: StoreView, batch: RunningBatch, batc
       hint = "Raise the option memory.budget, or set backend to rocksdb: the state stays as it is."
     )
 
-  private def evict(share: Long): Unit = if (!nothingToEvict) {
+  private def isScanned: Boolean = families.all.exists(_.table.isScanned)
+
+  private def evict(share: Long): Unit = if (!nothingToEvict || (sparedByScan && !isScanned)) {
     check()
     val wanted = families.liveBytes - (share - share / Headroom)
     if (wanted > 0) {
@@ -147,8 +152,9 @@ private[engine] final class Pressure(store: StoreView, batch: RunningBatch, batc
       var left = wanted
       families.values.forEach(f => if (left > 0) left -= f.table.evict(left, flushed))
       // the rest is dirty, or belongs to the running batch: evict again only after the next flush.
-      // Or an iterator is open, which ends soon
-      nothingToEvict = left > 0 && !families.all.exists(_.table.isScanned)
+      // Or an iterator is open: no call before its end should go round the tables once more
+      nothingToEvict = left > 0
+      sparedByScan = isScanned
       if (left < wanted) store.metrics.evictedBytes += wanted - left
     }
   }

@@ -15,8 +15,7 @@ import org.apache.spark.sql.millpond.rows.{Family, FamilyShape, KeyCount, RowFil
   * full, the disk tier takes in all changelogs so far, and memory starts empty. It may: Spark asks
   * only for versions that are committed. Callers hold `diskLock` and the engine's monitor.
   *
-  * @param isFull whether memory has no room for more rows. It always has for a store with the
-  * backend heap, which has no disk tier: `Pressure` refuses when it begins a batch
+  * @param isFull whether memory has no room for more rows
   * @param beforeGivingUp called before memory starts empty */
 private[engine] final class Replay(context: StoreContext, layout: StoreLayout, families: Families,
     rows: Rows, tier: StoreTier, isFull: () => Boolean,

@@ -31,6 +31,7 @@ final class MemoryBudget(firstLimitBytes: Long) {
   /** What one store may keep for certain when the whole budget is exceeded. */
   def fairShareBytes: Long = limit / math.max(1, stores)
 
+  /** A store holds `now` instead of `before` bytes; -1: it has no part. Under the monitor. */
   private def change(before: Long, now: Long): Unit = {
     if (before >= 0) holdings.remove(before)
     if (now >= 0) holdings.add(now)
@@ -48,15 +49,16 @@ final class MemoryBudget(firstLimitBytes: Long) {
 
     /** The store takes part, or no longer does. */
     def take(has: Boolean): Unit = MemoryBudget.this.synchronized(
-      if (has != held >= 0) { kept = -1L; hold(if (has) 0L else -1L) })
+      if (has != held >= 0) restart(if (has) 0L else -1L))
 
     /** The store holds `own` bytes, and begins a batch. */
     def begin(own: Long): Unit =
       MemoryBudget.this.synchronized(if (held >= 0) { kept = own; hold(own) })
 
     /** The store holds nothing any more. */
-    def empty(): Unit = MemoryBudget.this.synchronized(if (held >= 0) { kept = -1L; hold(0L) })
+    def empty(): Unit = MemoryBudget.this.synchronized(if (held >= 0) restart(0L))
 
+    private def restart(own: Long): Unit = { kept = -1L; hold(own) }
     private def hold(own: Long): Unit = { change(held, own); held = own }
 
     private def note(own: Long): Unit = if (held >= 0 && math.abs(own - held) > limit / 64)
