@@ -7,20 +7,17 @@ import org.apache.spark.sql.millpond.testing.{Part, Trial}
   * its rows in memory, or refuses to go on: it has no disk tier to read one from. */
 object HeapPart extends Part {
   override val name = "heap"
-  private val BudgetBytes = 1L << 20
 
   override def run(trial: Trial): Unit = Trial.unheard {
     import trial.{chance, check, random}
     val rows = random.between(500, 5000)
     trial.step(s"$rows rows")
-    val store = new LoadedStore(BudgetBytes, isHeap = true, rows)
-    import store.engine
+    val store = new LoadedStore(isHeap = true, rows)
+    import store.{engine, other}
     val budget = engine.budget
-    val other = new engine.budget.Share
-    other.take(true)
     try {
       engine.begin(store.session)
-      val most = random.between(1L, BudgetBytes)
+      val most = random.between(1L, LoadedStore.BudgetBytes)
       other.begin(most)
       val left = random.between(0L, most)
       budget.add(left)
@@ -39,9 +36,6 @@ object HeapPart extends Part {
       check(store.family.table.complete, "it looks for rows on disk")
       (0 until rows).foreach(n => check(store.has(n), s"row $n is gone"))
       engine.abort(store.session)
-    } finally {
-      other.take(false)
-      engine.close()
-    }
+    } finally store.close()
   }
 }

@@ -9,23 +9,25 @@ import org.apache.spark.sql.execution.streaming.state.{StateStoreConf, StateStor
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.millpond.base.Options
 import org.apache.spark.sql.millpond.changelog.Change
-import org.apache.spark.sql.millpond.memory.Bytes
+import org.apache.spark.sql.millpond.memory.{Bytes, MemoryBudget}
 import org.apache.spark.sql.millpond.rows.{
   Family, FamilyKind, FamilyShape, KeyCount, KeyGroups, StoreLayout
 }
 
 /** A store at version 1, with a snapshot of it, and all its rows in memory. It has no provider and
-  * no storage. */
-private[engine] final class LoadedStore(budgetBytes: Long, isHeap: Boolean, rows: Int) {
+  * no storage. Another store, which is but a share, has a part of the budget. */
+private[engine] final class LoadedStore(isHeap: Boolean, rows: Int) {
   val session = new Session(-1L)
   val engine: StoreEngine = {
     val conf = new SQLConf
-    conf.setConfString(Options.prefix + "memory.budget", budgetBytes.toString)
+    conf.setConfString(Options.prefix + "memory.budget", LoadedStore.BudgetBytes.toString)
     val hadoop = new Configuration(false)
     hadoop.set(StreamExecution.RUN_ID_KEY, UUID.randomUUID.toString)
     val id = StateStoreId("file:/nowhere/state", 0L, 0)
     new StoreEngine(new StoreContext(id, new StateStoreConf(conf), hadoop))
   }
+  val other: MemoryBudget#Share = new engine.budget.Share
+  other.take(true)
   engine.enter(session)
   val family: Family = engine.diskLock.during(engine.synchronized {
     engine.status.beginLoad(): Unit
@@ -60,4 +62,9 @@ private[engine] final class LoadedStore(budgetBytes: Long, isHeap: Boolean, rows
   def has(n: Int): Boolean = engine.synchronized(find(family, n) != 0L)
   /** Part of the running batch. */
   def put(n: Int): Unit = engine.synchronized(write(family, n))
+  def close(): Unit = { other.take(false); engine.close() }
+}
+
+private[engine] object LoadedStore {
+  val BudgetBytes: Long = 1L << 20
 }

@@ -6,27 +6,21 @@ import org.apache.spark.sql.millpond.testing.{Part, Trial}
   * so much that there is room: rows and batch stay in memory. */
 object ReliefPart extends Part {
   override val name = "relief"
-  private val BudgetBytes = 1L << 20
 
   override def run(trial: Trial): Unit = Trial.unheard {
     val rows = trial.random.between(4000, 5000)
     trial.step(s"$rows rows")
-    val store = new LoadedStore(BudgetBytes, isHeap = false, rows)
-    import store.engine
-    val other = new engine.budget.Share
-    other.take(true)
+    val store = new LoadedStore(isHeap = false, rows)
+    import store.{engine, other}
     try {
       engine.begin(store.session)
-      other.begin(BudgetBytes)
+      other.begin(LoadedStore.BudgetBytes)
       store.put(rows)
       trial.check(!engine.budget.isExceeded, "there is no room")
       engine.pressure.afterWrite()
       trial.equal(engine.metrics.spills, 0L, "the number of spills")
       (0 to rows).foreach(n => trial.check(store.has(n), s"row $n is gone"))
       engine.abort(store.session)
-    } finally {
-      other.take(false)
-      engine.close()
-    }
+    } finally store.close()
   }
 }

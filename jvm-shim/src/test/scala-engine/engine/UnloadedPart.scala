@@ -6,29 +6,23 @@ import org.apache.spark.sql.millpond.testing.{Part, Trial}
   * elsewhere. The other stores may use what it held. */
 object UnloadedPart extends Part {
   override val name = "unloaded"
-  private val BudgetBytes = 1L << 20
 
   override def run(trial: Trial): Unit = Trial.unheard {
     val rows = trial.random.between(1000, 5000)
     trial.step(s"$rows rows")
-    val store = new LoadedStore(BudgetBytes, isHeap = false, rows)
-    import store.engine
+    val store = new LoadedStore(isHeap = false, rows)
+    import store.{engine, other}
     val budget = engine.budget
-    val other = new engine.budget.Share
-    other.take(true)
     try {
       other.begin(0L)
       engine.begin(store.session)
       engine.diskLock.during(engine.unload())
       trial.equal(budget.usedBytes, 0L, "the memory of the store without rows")
-      val grown = 2 * BudgetBytes
+      val grown = 2 * LoadedStore.BudgetBytes
       budget.add(grown)
       val share = other.bytes(grown)
       budget.add(-grown)
-      trial.equal(share, BudgetBytes, "the share of the only store that has rows")
-    } finally {
-      other.take(false)
-      engine.close()
-    }
+      trial.equal(share, LoadedStore.BudgetBytes, "the share of the only store that has rows")
+    } finally store.close()
   }
 }
