@@ -27,6 +27,7 @@ from millpond.model.key_groups import KeyGroups, key_groups_for
 from millpond.query.one_partition import lives_in_partition_0
 from millpond.spark.log_entries import OperatorInfo
 from millpond.spark.metadata import SparkMetadata, read_spark_metadata
+from millpond.storage import read_if_there
 from millpond.store.files import StoreFiles
 from millpond.store.restore.plan import RestorePlan
 
@@ -160,9 +161,8 @@ def read_format(context: StoreContext) -> CheckpointFormat | None:
     """
     if context.checkpoint.format is not None:
         return context.checkpoint.format
-    try:
-        data = context.storage.read(layout.FORMAT_KEY)
-    except NotFoundError:
+    data = read_if_there(context.storage, layout.FORMAT_KEY)
+    if data is None:
         return None
     stored = decode_format(data)
     _remember_format(context, stored)

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from millpond.errors import ErrorKind, NotFoundError, error
+from millpond.errors import ErrorKind, error
 from millpond.format import layout
 from millpond.format.format_file import decode_format
-from millpond.storage import Storage
+from millpond.storage import Storage, read_if_there
 from millpond.store.collection.announcements import erasures
 
 
@@ -29,12 +29,12 @@ def read_erasures(storage: Storage) -> Erasures:
 
     An erasure writes its journal, then the announcement, then the mark.
     """
-    return Erasures(erasures(storage), _read(storage, layout.ERASE_JOURNAL_KEY))
+    return Erasures(erasures(storage), read_if_there(storage, layout.ERASE_JOURNAL_KEY))
 
 
 def refuse_erased(storage: Storage, root: str, before: Erasures) -> None:
     """Raise ConflictError (ERASE_UNFINISHED) if a key was, or is being, erased since `before`."""
-    text = _read(storage, layout.FORMAT_KEY)
+    text = read_if_there(storage, layout.FORMAT_KEY)
     if text is not None:
         decode_format(text)  # raises if it has the mark
     now = read_erasures(storage)
@@ -44,10 +44,3 @@ def refuse_erased(storage: Storage, root: str, before: Erasures) -> None:
             f"{root}: a key was erased while the state was copied",
             hint="Nothing was made. Run this command again.",
         )
-
-
-def _read(storage: Storage, key: str) -> bytes | None:
-    try:
-        return storage.read(key)
-    except NotFoundError:
-        return None

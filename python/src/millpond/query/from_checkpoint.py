@@ -28,7 +28,7 @@ from millpond.spark.log_edit import offsets_as_planned
 from millpond.spark.log_entries import OffsetEntry, OperatorInfo, is_number, parse_offsets
 from millpond.spark.metadata import SparkMetadata
 from millpond.spark.sinks.recorded import read_sink
-from millpond.storage import Storage
+from millpond.storage import Storage, read_if_there
 from millpond.store.files import StoreFiles
 from millpond.store.restore.plan import RestorePlan, plan_restore
 
@@ -206,11 +206,10 @@ class _Reader:
         key, entry = layout.offsets_key(batch), self._offsets(spark, batch)
         if entry is None or entry.partitions != offsets.partitions:
             return None
-        try:
-            text = self.storage.read(key).decode("utf-8", "replace")
-        except NotFoundError:
+        text = read_if_there(self.storage, key)
+        if text is None:
             return None
-        planned = offsets_as_planned(text, name=key)
+        planned = offsets_as_planned(text.decode("utf-8", "replace"), name=key)
         if planned is None:
             return None
         self.texts[key] = planned.encode("utf-8")
@@ -222,11 +221,8 @@ class _Reader:
         """
         if batch in spark.offsets:
             return spark.offsets[batch]
-        try:
-            data = self.storage.read(layout.offsets_key(batch))
-        except NotFoundError:
-            return None
-        return parse_offsets(data.decode("utf-8", "replace"), batch)
+        data = read_if_there(self.storage, layout.offsets_key(batch))
+        return None if data is None else parse_offsets(data.decode("utf-8", "replace"), batch)
 
     def _text(self, key: str) -> bytes:
         self.texts[key] = self.storage.read(key)

@@ -6,7 +6,7 @@ import os
 
 from millpond.errors import ErrorKind, InvalidInputError
 from millpond.format.roots import RootUri, local_root, parse_root
-from millpond.storage.base import ObjectInfo, Storage, is_there
+from millpond.storage.base import ObjectInfo, Storage, is_there, read_if_there
 from millpond.storage.local import LocalStorage
 from millpond.storage.memory import MemoryStorage
 from millpond.storage.place import place_to_read, settle_place
@@ -23,6 +23,7 @@ __all__ = [
     "open_checkpoint",
     "open_root",
     "open_storage",
+    "read_if_there",
     "real_root",
     "root_of",
 ]

@@ -109,6 +109,14 @@ class Storage(Protocol):
         """
 
 
+def read_if_there(storage: Storage, key: str) -> bytes | None:
+    """Return an object's bytes, or None. Raises: UnavailableError: the storage fails."""
+    try:
+        return storage.read(key)
+    except NotFoundError:
+        return None
+
+
 def is_there(storage: Storage, key: str) -> bool:
     """Return whether there is an object. Raises: UnavailableError: the storage fails."""
     try:

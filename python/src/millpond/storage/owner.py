@@ -13,11 +13,11 @@ import os
 import time
 
 from millpond._version import __version__
-from millpond.errors import ConflictError, ErrorKind, NotFoundError, error
+from millpond.errors import ConflictError, ErrorKind, error
 from millpond.format import layout
 from millpond.format.roots import parse_root
 from millpond.format.sealed import seal, unseal
-from millpond.storage.base import Storage
+from millpond.storage.base import Storage, read_if_there
 from millpond.storage.place import read_place
 from millpond.storage.split import SplitStorage
 
@@ -57,9 +57,8 @@ def read_owner(state: Storage) -> str | None:
 
     Raises: FormatError: FORMAT_DAMAGED. UnsupportedError: FORMAT_TOO_NEW.
     """
-    try:
-        data = state.read(layout.OWNER_KEY)
-    except NotFoundError:
+    data = read_if_there(state, layout.OWNER_KEY)
+    if data is None:
         return None
     return unseal(_KIND, data, name=layout.OWNER_KEY, damaged=ErrorKind.FORMAT_DAMAGED).string(
         "checkpoint"

@@ -17,7 +17,7 @@ from millpond.errors import ConflictError, ErrorKind, FormatError, InvalidInputE
 from millpond.format import layout, roots
 from millpond.format.roots import parse_root
 from millpond.format.sealed import seal, unseal
-from millpond.storage.base import Storage
+from millpond.storage.base import Storage, read_if_there
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +29,7 @@ def read_place(spark: Storage) -> str | None:
 
     Raises: FormatError, UnsupportedError.
     """
-    record = _record(spark)
+    record = read_if_there(spark, layout.STORAGE_KEY)
     return _uri(record) if record is not None else None
 
 
@@ -38,7 +38,7 @@ def place_to_read(spark: Storage) -> str | None:
 
     In a savepoint this ignores `millpond/storage.json`: only a stranger can have put it there.
     """
-    record = _record(spark)
+    record = read_if_there(spark, layout.STORAGE_KEY)
     if record is None:
         return None
     try:
@@ -46,13 +46,6 @@ def place_to_read(spark: Storage) -> str | None:
     except NotFoundError:
         return _uri(record)
     return None
-
-
-def _record(spark: Storage) -> bytes | None:
-    try:
-        return spark.read(layout.STORAGE_KEY)
-    except NotFoundError:
-        return None
 
 
 def _uri(record: bytes) -> str:
