@@ -237,6 +237,11 @@ def logged_batches(storage: Storage, directory: str) -> list[int]:
     return sorted(_names_as_batches(storage, directory + "/"))
 
 
+def newest_commit(storage: Storage) -> int:
+    """Return the newest batch in the commit log; -1: there is none. One listing."""
+    return max(_names_as_batches(storage, layout.COMMITS_DIR + "/"), default=-1)
+
+
 def _names_as_batches(storage: Storage, prefix: str) -> list[int]:
     names = (info.key[len(prefix) :] for info in storage.list(prefix))
     return [batch for batch in map(layout.parse_batch, names) if batch is not None]

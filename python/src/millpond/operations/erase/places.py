@@ -32,7 +32,7 @@ from millpond.query.index import (
 )
 from millpond.query.survey import survey
 from millpond.spark.commands import Hold, at_work
-from millpond.spark.metadata import logged_batches
+from millpond.spark.metadata import newest_commit
 from millpond.state.join_columns import join_columns
 from millpond.state.selection import Opened, choices_of
 from millpond.storage import Storage, open_checkpoint, root_of
@@ -374,7 +374,7 @@ def begin(place: Place, journal: Journal) -> None:
 def _refuse_started(place: Place) -> None:
     assert place.hold is not None  # of every Spark checkpoint that is to change
     place.hold.refuse_running()
-    newest = max(logged_batches(place.storage, layout.COMMITS_DIR), default=-1)
+    newest = newest_commit(place.storage)
     if newest > place.image.batch:
         raise error(
             ErrorKind.QUERY_RUNNING,
@@ -392,7 +392,7 @@ def has_run_on(storage: Storage, journal: Journal) -> bool:
     for rewrite in journal.rewrites:
         version = rewrite.version.version
         newest[rewrite.store] = max(version, newest.get(rewrite.store, 0))
-    committed = max(logged_batches(storage, layout.COMMITS_DIR), default=-1) + 1
+    committed = newest_commit(storage) + 1
     listed = listings(storage)
     return any(
         last < version.version <= committed
@@ -454,14 +454,10 @@ def end(place: Place, index: SavepointIndex | None) -> None:
     Args:
         index: of a savepoint, as it is now.
     """
-    if index is None:
-        _unmark(place.storage)
-        return
-    place.storage.put_bytes(layout.SAVEPOINT_KEY, encode_index(index))
-    place.storage.delete([layout.ERASE_JOURNAL_KEY])
-
-
-def _unmark(storage: Storage) -> None:
-    value = decode_format(storage.read(layout.FORMAT_KEY), erasing=True)
-    storage.put_bytes(layout.FORMAT_KEY, encode_format(value))
+    storage = place.storage
+    if index is not None:
+        storage.put_bytes(layout.SAVEPOINT_KEY, encode_index(index))
+    else:
+        value = decode_format(storage.read(layout.FORMAT_KEY), erasing=True)
+        storage.put_bytes(layout.FORMAT_KEY, encode_format(value))
     storage.delete([layout.ERASE_JOURNAL_KEY])

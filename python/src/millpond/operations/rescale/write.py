@@ -23,7 +23,7 @@ from millpond.format import layout
 from millpond.format.rescale_journal import Journal, encode_journal
 from millpond.spark.commands import Hold
 from millpond.spark.log_files import log_crc32, put_log
-from millpond.spark.metadata import logged_batches, read_spark_metadata
+from millpond.spark.metadata import logged_batches, newest_commit, read_spark_metadata
 from millpond.spark.sinks.keeping import SinkEntries, crc32_of, take_back
 from millpond.storage import Storage, open_storage
 
@@ -142,7 +142,7 @@ def _refuse_finished(storage: Storage, writing: Writing, hold: Hold) -> None:
     A start that comes later meets the entry of this rescale.
     """
     hold.refuse_running()
-    newest = max(logged_batches(storage, layout.COMMITS_DIR), default=-1)
+    newest = newest_commit(storage)
     if newest >= writing.first_unused:
         raise error(
             ErrorKind.QUERY_RUNNING,
