@@ -47,8 +47,8 @@ def cut(
     )
     interval = _interval(compacts, last)
     first = (last + 1) // interval * interval - 1  # the compact file with which Spark begins
-    entries = [*(n for n in (first - interval,) if n >= 0), *range(max(first, 0), last + 1)]
-    needed = [_name(entry, interval) for entry in entries]
+    entries = [first - interval, *range(first, last + 1)]
+    needed = [_name(entry, interval) for entry in entries if entry >= 0]
     missing = [name for name in needed if name not in present]
     if not missing:
         return dict.fromkeys(needed)
