@@ -364,7 +364,7 @@ def test_rows_of_a_variable_that_was_deleted(spark: SparkSession, tmp_path: Path
         finish(start(spark, frame, run, output_mode="update", conf=conf), run)
         if number:  # a snapshot is of a version that another one follows
             wait_until(
-                lambda: any(place.glob(f"state/0/0/{number}.manifest")),  # noqa: B023
+                (place / f"state/0/0/{number}.manifest").is_file,
                 seconds=60,
                 what=f"the snapshot {number}",
             )

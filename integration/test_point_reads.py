@@ -89,6 +89,16 @@ def batch(provider: Provider, version: int, state: State, chosen: random.Random)
     store.commit()
 
 
+def batch_and_reads(provider: Provider, version: int, state: State, chosen: random.Random) -> int:
+    """Do a batch, a flush, and some reads. Return the next version."""
+    batch(provider, version, state, chosen)
+    provider.snapshot()
+    store = provider.store(version + 1)
+    read(store, state, chosen.sample(range(ROWS), 50))
+    store.abort()
+    return version + 1
+
+
 @pytest.mark.parametrize("compression", quick_first(["lz4", "zstd", "none"]))
 def test_rows_are_found_while_files_come_and_go(
     harness: Harness, tmp_path: Path, compression: str
@@ -122,14 +132,8 @@ def test_a_lookup_that_failed_is_made_after_the_next_flush(tmp_path: Path) -> No
     version = 0
 
     def is_mapped() -> bool:
-        """Do a batch, a flush, and some reads."""
         nonlocal version
-        batch(provider, version, state, chosen)
-        provider.snapshot()
-        version += 1
-        store = provider.store(version)
-        read(store, state, chosen.sample(range(ROWS), 50))
-        store.abort()
+        version = batch_and_reads(provider, version, state, chosen)
         return are_mapped(harness)()
 
     def has_failed_thrice() -> bool:
@@ -195,12 +199,7 @@ def test_maintenance_gives_back_the_files_that_a_compaction_replaced(
     is_seen = False
     while not is_seen:
         assert version < 100, "the metric never counted a mapped file that a compaction replaced"
-        batch(provider, version, state, chosen)
-        provider.snapshot()
-        version += 1
-        store = provider.store(version)
-        read(store, state, chosen.sample(range(ROWS), 50))
-        store.abort()
+        version = batch_and_reads(provider, version, state, chosen)
         if replaced(harness):
             wait_until(all_is_counted, seconds=60, what="the metric to count all files")
             # the lookup that these reads began may have given the files back before

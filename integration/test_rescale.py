@@ -9,7 +9,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -229,12 +229,7 @@ def test_a_heartbeat_goes_on_beside_that_of_a_query_whose_storage_is_in_trouble(
         os.replace(other, troubled)
         # A round that had begun before, and one until it comes to the other query, do not count.
         for _ in range(3):
-            before = well.read_bytes()
-            wait_until(
-                lambda last=before: well.read_bytes() not in (b"", last),  # type: ignore[misc]
-                seconds=15,
-                what="the next beat",
-            )
+            wait_until(_next_beat(well), seconds=15, what="the next beat")
     finally:
         if how == "hangs":
             reader = os.open(troubled, os.O_RDONLY | os.O_NONBLOCK)
@@ -326,6 +321,11 @@ def test_a_query_has_a_heartbeat_where_nobody_knows_the_name_of_its_host(tmp_pat
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+def _next_beat(path: Path) -> Callable[[], bool]:
+    before = path.read_bytes()
+    return lambda: path.read_bytes() not in (b"", before)
 
 
 def _partitions(checkpoint: Path) -> int | None:

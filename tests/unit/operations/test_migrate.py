@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +188,23 @@ def test_release_refuses_a_query_that_runs(tmp_path: Path, monkeypatch: pytest.M
         ).dry_run
 
 
+def copied_beside(
+    monkeypatch: pytest.MonkeyPatch, builder: CheckpointBuilder, work: Callable[[], object]
+) -> None:
+    """Let no JVM copy the stores, and `work` happen meanwhile."""
+
+    def copy(*given: Any) -> Iterator[dict[str, Any]]:
+        work()
+        return iter(
+            {"operator": 0, "partition": partition, "store": "default", "rows": 1, "id": "a"}
+            for partition in range(builder.partitions)
+        )
+
+    monkeypatch.setattr(migrate, "running_class", lambda name: None)
+    monkeypatch.setattr(migrate, "command", lambda *given: ["copier"])
+    monkeypatch.setattr(jvm, "answers", copy)
+
+
 def test_release_notices_a_run_that_came_and_went(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,17 +213,11 @@ def test_release_notices_a_run_that_came_and_went(
     """
     builder = RowsBuilder(tmp_path / "old", spark_format=2).build()
 
-    def run(*given: Any) -> Iterator[dict[str, Any]]:
+    def run() -> None:
         for key in (layout.offsets_key, layout.commits_key):
             builder.storage.put_bytes(key(6), builder.storage.read(key(5)))
-        return iter(
-            {"operator": 0, "partition": partition, "store": "default", "rows": 1, "id": "a"}
-            for partition in range(builder.partitions)
-        )
 
-    monkeypatch.setattr(migrate, "running_class", lambda name: None)
-    monkeypatch.setattr(migrate, "command", lambda *given: ["copier"])
-    monkeypatch.setattr(jvm, "answers", run)
+    copied_beside(monkeypatch, builder, run)
     with pytest.raises(MillpondError) as refused:
         millpond.release(builder.root, tmp_path / "new", provider=ROCKSDB)
     assert refused.value.kind is ErrorKind.QUERY_RUNNING
@@ -223,16 +234,7 @@ def test_release_notices_an_erasure_that_came_and_went(
     """Some stores were copied before it, and others afterwards or in between."""
     builder = RowsBuilder(tmp_path / "old", spark_format=2).build(snapshots=())
 
-    def run(*given: Any) -> Iterator[dict[str, Any]]:
-        millpond.erase([builder.root], key={"k": 1})
-        return iter(
-            {"operator": 0, "partition": partition, "store": "default", "rows": 1, "id": "a"}
-            for partition in range(builder.partitions)
-        )
-
-    monkeypatch.setattr(migrate, "running_class", lambda name: None)
-    monkeypatch.setattr(migrate, "command", lambda *given: ["copier"])
-    monkeypatch.setattr(jvm, "answers", run)
+    copied_beside(monkeypatch, builder, lambda: millpond.erase([builder.root], key={"k": 1}))
     with pytest.raises(MillpondError) as refused:
         millpond.release(
             builder.root, tmp_path / "new", provider=ROCKSDB, new_query_id=new_query_id
