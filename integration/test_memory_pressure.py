@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from integration.depth import by_turns
 from integration.harness import (
     Harness,
     Provider,
     ProviderError,
-    Row,
     Schema,
     Store,
     module_harness,
@@ -22,8 +19,8 @@ from integration.harness import (
     short_conf,
 )
 from integration.jvm import MILLPOND
+from integration.pressed import BUDGET, ROWS, Bench, custom, store_of_each_kind
 from integration.store_cases import PLAIN, open_provider, write
-from integration.store_model import write_spark_metadata
 from millpond.format import layout
 from millpond.format.format_file import decode_format, encode_format
 
@@ -34,114 +31,8 @@ pytestmark = [
     ),
 ]
 
-BUDGET = "256k"
-ROWS = 4000  # about a megabyte in memory, with overhead: several times the budget
-KINDS = {
-    "point": Schema(),
-    "prefix": Schema(spec={"type": "prefix", "columns": 1}),
-    "range": Schema(key="n bigint, k string", spec={"type": "range", "ordinals": [0]}),
-}
-
 harness = module_harness
-
-
-@dataclass
-class Bench:
-    """One store of a new Spark checkpoint, and the rows that its versions hold."""
-
-    harness: Harness
-    checkpoint: Path
-    kind: str = "point"
-    checkpoint_format: int = 1
-    ids: list[str | None] = field(default_factory=lambda: [None])
-    versions: list[dict[int, str]] = field(default_factory=lambda: [{}])
-
-    def __post_init__(self) -> None:
-        write_spark_metadata(
-            self.checkpoint, operator_name="stateStoreSave", partitions=1, provider_class=MILLPOND
-        )
-
-    def provider(self, **options: Any) -> Provider:
-        """Return a new provider."""
-        settings = {"memory.budget": BUDGET, **options}
-        conf = short_conf(
-            {
-                "checkpointFormatVersion": self.checkpoint_format,
-                "minDeltasForSnapshot": 1,
-                **{f"millpond.{k}": v for k, v in settings.items()},
-            }
-        ) | {"spark.sql.shuffle.partitions": "1"}
-        schema = KINDS[self.kind]
-        root = self.checkpoint / "state"
-        return self.harness.open(root, provider_class=MILLPOND, schema=schema, conf=conf)
-
-    def key(self, i: int) -> Row:
-        """Return key number `i`."""
-        return [i, "k"] if self.kind == "range" else [f"group {i % 7}", i]
-
-    def number(self, key: Row) -> int:
-        """Return the number of a key."""
-        return int(key[0] if self.kind == "range" else key[1])
-
-    def rows(self, store: Store) -> dict[int, str]:
-        """Return all rows. Check that each comes once, and that ordered kinds are in order."""
-        found = store.scan()
-        numbers = [self.number(k) for k, _ in found]
-        assert len(set(numbers)) == len(numbers), "a key came twice"
-        if self.kind == "range":
-            assert numbers == sorted(numbers)
-        return {self.number(k): str(v[0]) for k, v in found}
-
-    def put(self, store: Store, rows: dict[int, str]) -> None:
-        """Put rows."""
-        store.put_many([(self.key(i), [v, i]) for i, v in rows.items()])
-
-    def commit(self, store: Store, rows: dict[int, str]) -> None:
-        """Commit, and note the rows of the version."""
-        done = store.commit()
-        assert done.version == len(self.versions)
-        self.versions.append(rows)
-        self.ids.append(done.id)
-        assert store.keys() == len(rows)
-
-    def fill(self, store: Store, state: dict[int, str], tag: str) -> dict[int, str]:
-        """Write more than the budget: new rows first.
-
-        Then change, remove and put back rows that the batch has spilled by then. Return all rows.
-        """
-        state = {**state, **{i: f"{tag} {i} " + "x" * 40 for i in range(ROWS)}}
-        self.put(store, state)
-        again = {i: f"{tag} again {i}" for i in range(0, ROWS, 3)}
-        self.put(store, again)
-        state |= again
-        for i in range(1, ROWS, 40):
-            store.remove(self.key(i))
-            del state[i]
-        for i in range(1, ROWS, 80):
-            self.put(store, {i: "back"})
-            state[i] = "back"
-        return state
-
-    def check(self, version: int, **options: Any) -> None:
-        """Check a version by a new provider."""
-        provider = self.provider(**options)
-        store = provider.read_store(version, self.ids[version])
-        assert self.rows(store) == self.versions[version]
-        store.release()
-        provider.close()
-
-
-@pytest.fixture(
-    params=[pytest.param(p.values, marks=p.marks) for p in by_turns(KINDS)],
-    ids=lambda p: f"{p[0]}-format{p[1]}",
-)
-def bench(request: pytest.FixtureRequest, harness: Harness, tmp_path: Path) -> Bench:
-    """Return a store of each kind, in both Spark checkpoint formats."""
-    return Bench(harness, tmp_path / "checkpoint", *request.param)
-
-
-def _custom(store: Store, name: str) -> int:
-    return int(store.metrics()["custom"][name])
+bench = store_of_each_kind
 
 
 def test_a_store_whose_every_batch_spills_takes_snapshots(bench: Bench) -> None:
@@ -153,7 +44,7 @@ def test_a_store_whose_every_batch_spills_takes_snapshots(bench: Bench) -> None:
         state = bench.fill(store, state, str(version))
         provider.snapshot()
         bench.commit(store, state)
-        assert _custom(store, "millpondSpills") > 0
+        assert custom(store, "millpondSpills") > 0
         provider.snapshot()
     provider.close()
     manifests = sorted(p.name for p in (bench.checkpoint / "state/0/0").glob("*.manifest"))
@@ -170,7 +61,7 @@ def test_a_batch_larger_than_the_budget_spills_and_goes_on(bench: Bench) -> None
     got = [store.get(bench.key(i)) for i in range(0, ROWS, 97)]
     assert [g and g[0] for g in got] == [state.get(i) for i in range(0, ROWS, 97)]
     bench.commit(store, state)
-    assert _custom(store, "millpondSpills") >= 2
+    assert custom(store, "millpondSpills") >= 2
     # A version that is not proven committed is in no snapshot, even if the disk tier has a part.
     provider.snapshot()
     assert not list(bench.checkpoint.glob("state/0/0/*.manifest"))
@@ -230,7 +121,7 @@ def test_iterators_outlive_a_spill(bench: Bench) -> None:
     cursor.close()
     assert bench.rows(store) == state
     bench.commit(store, state)
-    assert _custom(store, "millpondSpills") >= 1
+    assert custom(store, "millpondSpills") >= 1
     provider.close()
     bench.check(2)
 
@@ -271,7 +162,7 @@ def test_a_store_gives_memory_back_while_what_became_the_write_store_is_read(
     assert {bench.number(k): str(v[0]) for k, v in seen} == rows and len(seen) == len(rows)
     assert bench.rows(store) == state
     bench.commit(store, state)
-    assert _custom(store, "millpondShrinks") == 1
+    assert custom(store, "millpondShrinks") == 1
     busy.abort()
     neighbour.close()
     provider.close()
@@ -304,7 +195,7 @@ def test_lists_of_values_survive_a_spill(harness: Harness, tmp_path: Path) -> No
             lists.setdefault(i, []).append(value)
         assert values(store, 17) == lists[17]
         store.commit()
-        assert _custom(store, "millpondSpills") >= 1
+        assert custom(store, "millpondSpills") >= 1
         first.snapshot()
     first.close()
     second = provider()
@@ -370,8 +261,8 @@ def test_eviction_keeps_to_the_budget_and_loses_nothing(bench: Bench) -> None:
             bench.put(store, {i: f"{version} {i}"})
             state = {**state, i: f"{version} {i}"}
         bench.commit(store, state)
-        assert _custom(store, "millpondSpills") == 0
-        evicted += _custom(store, "millpondEvictedBytes")
+        assert custom(store, "millpondSpills") == 0
+        evicted += custom(store, "millpondEvictedBytes")
         assert store.metrics()["memory_bytes"] < 2 * 256 * 1024
         if version % 4 == 0:
             provider.snapshot()
@@ -392,7 +283,7 @@ def test_heap_and_rocksdb_read_each_others_state(bench: Bench) -> None:
         store.abort()
         provider.snapshot()
         assert list(bench.checkpoint.glob(f"state/0/0/{version + 1}*.manifest"))
-        assert _custom(store, "millpondDiskReads") == 0 or backend == "rocksdb"
+        assert custom(store, "millpondDiskReads") == 0 or backend == "rocksdb"
         provider.close()
     for version in range(5):
         bench.check(version, backend="heap", **{"memory.budget": "64m"})
@@ -504,7 +395,7 @@ def test_a_batch_beside_many_stores_spills_in_parts_that_are_worth_it(
     store = provider.store(0)
     rows = {i: f"row {i} " + "x" * 100 for i in range(ROWS)}
     first.put(store, rows)
-    spills = _custom(store, "millpondSpills")
+    spills = custom(store, "millpondSpills")
     first.commit(store, rows)
     for one in beside:
         one.close()
@@ -521,7 +412,7 @@ def _share(harness: Harness, directory: Path, megabytes: int) -> None:
     state = {i: f"row {i} " + "x" * 200 for i in range(10_000)}
     first.put(running, state)
     assert 2 << 20 < running.metrics()["memory_bytes"] < 4 << 20
-    assert _custom(running, "millpondSpills") == 0
+    assert custom(running, "millpondSpills") == 0
 
     other = replace(first, checkpoint=directory / "second", ids=[None], versions=[{}])
     neighbour = other.provider(**{"memory.budget": f"{megabytes}m"})
@@ -544,73 +435,3 @@ def _share(harness: Harness, directory: Path, megabytes: int) -> None:
     provider.close()
     first.check(1)
     other.check(1)
-
-
-@pytest.mark.deep
-def test_a_flush_has_no_more_than_the_old_and_the_new_value_of_a_list_in_memory(
-    tmp_path: Path,
-) -> None:
-    """A thread of the executor flushes. Without memory it would end the executor."""
-    megabytes = 1 << 20
-    schema = Schema("k string, n bigint", "v string", multi=True)
-    harness = Harness(tmp_path, heap="960m")
-    bench = Bench(harness, tmp_path / "checkpoint")
-    conf = short_conf({"millpond.memory.budget": "1g", "minDeltasForSnapshot": 1})
-    try:
-        provider = harness.open(
-            bench.checkpoint / "state",
-            provider_class=MILLPOND,
-            schema=schema,
-            conf=conf | {"spark.sql.shuffle.partitions": "1"},
-        )
-        store = provider.store(0)
-        for _ in range(8):
-            store.merge_blanks(["a", 1], 30 * megabytes)
-        store.commit()
-        store = provider.store(1)
-        store.merge(["a", 1], ["more"])
-        store.commit()
-        provider.store(2).abort()
-        provider.snapshot()
-        assert list(bench.checkpoint.glob("state/0/0/2*.manifest"))
-        provider.close()
-    finally:
-        harness.stop()
-
-
-@pytest.mark.deep
-def test_a_list_that_grows_too_large_is_refused_and_what_was_taken_can_be_read(
-    tmp_path: Path,
-) -> None:
-    """A list may have 512 MiB.
-
-    Earlier versions committed lists of a gigabyte, and could not read their changelogs.
-    """
-    megabytes, budget = 1 << 20, {"millpond.memory.budget": "4g"}
-    schema = Schema("k string, n bigint", "v string", multi=True)
-    harness = Harness(tmp_path, heap="3g")
-    bench = Bench(harness, tmp_path / "checkpoint")
-    conf = short_conf(budget) | {"spark.sql.shuffle.partitions": "1"}
-
-    def provider() -> Provider:
-        return harness.open(
-            bench.checkpoint / "state", provider_class=MILLPOND, schema=schema, conf=conf
-        )
-
-    try:
-        first = provider()
-        store = first.store(0)
-        for _ in range(15):
-            store.merge_blanks(["a", 1], 32 * megabytes)
-        with pytest.raises(ProviderError, match=r"MILLPOND_ROW_TOO_LARGE.*'default'"):
-            store.merge_blanks(["a", 1], 32 * megabytes)
-        store.merge_blanks(["a", 1], 31 * megabytes)
-        store.commit()
-        first.close()
-        second = provider()
-        read = second.read_store(1)
-        assert read.exists(["a", 1])
-        read.release()
-        second.close()
-    finally:
-        harness.stop()

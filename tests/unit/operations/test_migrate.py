@@ -26,7 +26,7 @@ from millpond.query.image import Image
 from millpond.spark import heartbeats
 from millpond.spark.commands import at_work
 from millpond.storage import open_storage
-from tests.checkpoints import CheckpointBuilder
+from tests.checkpoints import CheckpointBuilder, tree
 from tests.row_checkpoints import RowsBuilder
 
 
@@ -48,12 +48,6 @@ def foreign(
 
 def image_of(builder: CheckpointBuilder) -> Image:
     return spark_image(open_storage(str(builder.root)), str(builder.root))
-
-
-def tree(root: Path) -> dict[str, bytes]:
-    return {
-        str(path.relative_to(root)): path.read_bytes() for path in root.rglob("*") if path.is_file()
-    }
 
 
 def test_request_names_every_store_at_its_version(tmp_path: Path) -> None:

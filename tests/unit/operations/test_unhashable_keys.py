@@ -15,9 +15,8 @@ from millpond import savepoint
 from millpond.cli.main import main
 from millpond.errors import ErrorKind, UnsupportedError
 from millpond.spark.types import Array, Atom, Field, Struct
-from tests.checkpoints import CheckpointBuilder
+from tests.checkpoints import CheckpointBuilder, tree
 from tests.row_checkpoints import RowsBuilder
-from tests.unit.operations.rescale.test_rescale import tree
 
 
 class _Builder(RowsBuilder):

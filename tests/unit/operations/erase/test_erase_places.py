@@ -34,8 +34,8 @@ from tests.checkpoints import CheckpointBuilder, tree, version_id
 from tests.examples import changelog_bytes
 from tests.failing_storage import Killed
 from tests.refusals import refused
+from tests.rescale_scenes import beat
 from tests.row_checkpoints import HashedBuilder, RowsBuilder
-from tests.unit.operations.rescale.test_rescale import beat
 
 
 def test_what_was_put_together_twice_goes_as_well(tmp_path: Path) -> None:

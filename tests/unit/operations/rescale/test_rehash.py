@@ -34,11 +34,10 @@ from millpond.storage import LocalStorage, MemoryStorage
 from millpond.storage.split import SplitStorage
 from millpond.store.collection.plan import plan_expiry
 from millpond.store.files import StoreFiles
-from tests.checkpoints import CheckpointBuilder
+from tests.checkpoints import CheckpointBuilder, tree
 from tests.examples import changelog_bytes
 from tests.failing_storage import FailingStorage, Killed
 from tests.row_checkpoints import RowsBuilder, expected
-from tests.unit.operations.rescale.test_rescale import tree
 
 
 @pytest.fixture

@@ -13,8 +13,7 @@ from millpond.errors import ErrorKind, MillpondError
 from millpond.format import layout
 from millpond.model.key_groups import KeyGroups
 from millpond.spark.metadata import read_spark_metadata
-from tests.checkpoints import CheckpointBuilder
-from tests.unit.operations.rescale.test_rescale import tree
+from tests.checkpoints import CheckpointBuilder, tree
 
 
 class Query:

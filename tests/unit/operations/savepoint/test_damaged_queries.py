@@ -30,7 +30,7 @@ from millpond.query.index import encode_index
 from millpond.query.whole import checkpoint_image
 from millpond.state.tables import read_state
 from millpond.storage import LocalStorage, ObjectInfo
-from tests.checkpoints import CheckpointBuilder, version_id
+from tests.checkpoints import CheckpointBuilder, tree, version_id
 from tests.damage import with_operators
 from tests.refusals import refused
 from tests.row_checkpoints import RowsBuilder
@@ -56,14 +56,6 @@ def template(
 @pytest.fixture
 def built(template: CheckpointBuilder, tmp_path: Path) -> CheckpointBuilder:
     return template.copy_to(tmp_path / "query")
-
-
-def tree(root: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(root).as_posix(): path.read_bytes()
-        for path in sorted(root.rglob("*"))
-        if path.is_file()
-    }
 
 
 def rows(query: Path, batch: int | None) -> list[tuple[int, str]]:

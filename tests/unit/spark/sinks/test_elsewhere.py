@@ -17,9 +17,8 @@ from millpond.format import layout
 from millpond.model.key_groups import KeyGroups
 from millpond.operations.rescale import rescale, undo
 from tests.azure_server import know_nobody
-from tests.checkpoints import CheckpointBuilder
+from tests.checkpoints import CheckpointBuilder, tree
 from tests.s3_server import S3Server, s3_server
-from tests.unit.operations.rescale.test_rescale import tree
 from tests.unit.spark.sinks.test_keeping import recorded, refused
 
 _GCS = "gs://bucket/out"  # whose connector Spark does not bring

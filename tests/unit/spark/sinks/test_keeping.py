@@ -20,8 +20,7 @@ from millpond.query.rescaling import read_journal
 from millpond.spark.sinks.keeping import SinkPlan, for_start
 from millpond.spark.sinks.recorded import FILE, Sink, read_sink
 from millpond.storage import StorageSettings, open_storage
-from tests.checkpoints import CheckpointBuilder
-from tests.unit.operations.rescale.test_rescale import tree
+from tests.checkpoints import CheckpointBuilder, tree
 
 
 @pytest.fixture
