@@ -5,8 +5,9 @@ import org.apache.spark.sql.millpond.memory.MemoryBudget
 import org.apache.spark.unsafe.Platform
 
 /** Tells in which blocks of a sorted file a key can be: a hash table of three bytes an entry, or of
-  * four in a file of many blocks, in native memory. An entry has the number of a block, and of the
-  * key's hash what fits beside.
+  * four in a file of many blocks or large rows, in native memory. An entry has the number of a
+  * block, and of the key's hash what fits beside: the less it is, the more often a key that the
+  * file lacks costs the read of a block.
   *
   * One thread fills it; then it never changes. Throws `OutOfMemoryError` if there is no room.
   *
@@ -14,7 +15,7 @@ import org.apache.spark.unsafe.Platform
 private[disk] final class KeyBlocks(budget: MemoryBudget, keys: Long, blocks: Int) {
   import KeyBlocks._
 
-  private val entryBytes = entryBytesFor(blocks)
+  private val entryBytes = entryBytesFor(keys, blocks)
   private val entryMask = if (entryBytes == NarrowBytes) NarrowMask else -1
   private val slots = slotsFor(keys)
   private val numberBits = 32 - Integer.numberOfLeadingZeros(blocks) // of a number from 1 on
@@ -76,13 +77,17 @@ private[disk] object KeyBlocks {
 
   // with more blocks too many keys would seem to be in one
   private val mostOfNarrow = (1 << (24 - LeastTagBits)) - 1
+  // of a block. Beside fewer rows, which are larger, a fourth byte is nothing
+  private val RowsOfNarrow = 16L
   val mostBlocks: Int = (1 << (32 - LeastTagBits)) - 1
 
   private def slotsFor(keys: Long): Long = keys + keys / 4 + 8
-  private def entryBytesFor(blocks: Int): Long =
-    if (blocks <= Seams.stretch("points.blocks", mostOfNarrow.toLong)) NarrowBytes else 4L
+  private def entryBytesFor(keys: Long, blocks: Int): Long = {
+    val isSmall = blocks <= Seams.stretch("points.blocks", mostOfNarrow.toLong)
+    if (isSmall && keys > blocks * RowsOfNarrow) NarrowBytes else 4L
+  }
 
   /** The last entry is read as four bytes.
     * @param blocks 1: not known, perhaps few */
-  def bytesFor(keys: Long, blocks: Int = 1): Long = slotsFor(keys) * entryBytesFor(blocks) + 1
+  def bytesFor(keys: Long, blocks: Int = 1): Long = slotsFor(keys) * entryBytesFor(keys, blocks) + 1
 }
