@@ -39,6 +39,7 @@ _SEEDS = {
     "local-dirs": (20, 200),
     "large-value": (3, 30),
     "many-blocks": (2, 6),
+    "single-reads": (30, 400),
     "map-reads": (100, 1000),
     "options": (300, 3000),
     "shares": (50, 1000),

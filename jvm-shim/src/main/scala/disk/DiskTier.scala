@@ -317,7 +317,9 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
   def rest(): Unit = {
     Seams.at("tier.rest")
     // not beside `close`, after which no iterator may be closed
-    compacting.ifFree(if (!closing && isOnDisk && !hasSources) { dropIdle(); rocks.rest() }): Unit
+    compacting.ifFree(if (!closing && isOnDisk && !hasSources) {
+      dropIdle(); points.rest(); rocks.rest()
+    }): Unit
   }
 
   /** Make a RocksDB checkpoint in `target`, which must not exist: the live files, and the manifest

@@ -23,6 +23,7 @@ private[disk] final class MappedSst(file: File) {
 
   /** The file itself, whatever its name is now. */
   val identity: AnyRef = identityOf(file).orNull
+  val single = new SingleReads(Option(identity), file)
   // what reads the whole file once goes another way: it would make all pages resident
   private var whole = new SstWindow(file)
   private val buffer = whole.map()
@@ -39,15 +40,20 @@ private[disk] final class MappedSst(file: File) {
   def load(block: SstBlock, number: Int, window: SstWindow = null): Unit =
     block.load(this, offsets(number).toLong, lengths(number), window)
 
-  /** Copy bytes to native memory, 8 at least. If a page of a mapped file cannot be read, the JVM
-    * goes on behind the copy, which native code would not survive, and tells of it later. Then the
-    * first or the last bytes are none of the file's, so no check sum is right. */
-  def copy(offset: Long, to: Long, length: Int, window: SstWindow): Unit = {
-    Platform.putLong(null, to, NoBytes)
-    Platform.putLong(null, to + length - 8, NoBytes)
+  /** Copy bytes to native memory, 8 at least. */
+  def copy(offset: Long, to: Long, length: Int, window: SstWindow, reads: BlockReads): Unit = {
     val way = if (window == null) whole else window
     if (way != null) way.copy(offset, to, length)
-    else Platform.copyMemory(null, address + offset, null, to, length.toLong)
+    else reads.copy(this, offset, to, length)
+  }
+
+  /** The same through the mapping. If a page of the file cannot be read, the JVM goes on behind the
+    * copy, which native code would not survive, and tells of it later. Then the first or the last
+    * bytes are none of the file's, so no check sum is right. */
+  def copyMapped(offset: Long, to: Long, length: Int): Unit = {
+    Platform.putLong(null, to, NoBytes)
+    Platform.putLong(null, to + length - 8, NoBytes)
+    Platform.copyMemory(null, address + offset, null, to, length.toLong)
   }
 
   /** All blocks were read. */
@@ -56,7 +62,7 @@ private[disk] final class MappedSst(file: File) {
   def damaged(what: String, cause: InternalError = unread()): Nothing =
     throw MillpondError.of("SST_DAMAGED", s"the sorted file $file: $what", cause = cause)
 
-  def close(): Unit = { indexed(); StorageUtils.dispose(buffer) }
+  def close(): Unit = { indexed(); single.close(); StorageUtils.dispose(buffer) }
 
   /** Find the data blocks. False: the file has what is not read here. */
   def understand(block: SstBlock): Boolean = {

@@ -283,8 +283,10 @@ private[millpond] final class PointReads(dir: File, rocks: LocalRocks, maps: Boo
       val live = files.map(_.fileName).toSet
       names.filterInPlace((name, _) => live(name))
       live.foreach(name => if (!names.contains(name)) identify(name))
-      val there = names.values.toSet
-      outdated = !allOf(view).forall(f => there(f.sst.identity))
+      val there = names.map(_.swap)
+      outdated = !allOf(view).forall(f => there.contains(f.sst.identity))
+      // a file that a flush brought has another name by now
+      allOf(view).foreach(f => there.get(f.sst.identity).foreach(n => f.sst.single.place = named(n)))
     }
   })
 
@@ -344,6 +346,10 @@ private[millpond] final class PointReads(dir: File, rocks: LocalRocks, maps: Boo
         () => synchronized(pinned.foreach(_.unpin())))
     }
   }
+
+  /** A pass of maintenance. */
+  private[disk] def rest(): Unit = synchronized(
+    if (view != null) allOf(view).foreach(_.sst.single.rest()))
 
   private def added(bytes: Long): Unit = { used.addAndGet(bytes); () }
 

@@ -21,6 +21,7 @@ private[disk] final class SstBlock {
 
   private var stored = ByteBuffer.allocateDirect(FirstBytes)
   private var raw = ByteBuffer.allocateDirect(FirstBytes)
+  private val reads = new BlockReads
   private val crc = new CRC32C
   private lazy val zstd = SstBlock.zstdFor(this)
   private var owner: MappedSst = null
@@ -62,7 +63,7 @@ private[disk] final class SstBlock {
       file.damaged("a block is outside")
     if (stored.capacity < size) stored = ByteBuffer.allocateDirect(RowLimit.bufferFor(size))
     val address = SparkCompatibility.addressOf(stored)
-    file.copy(offset, address, size, window)
+    file.copy(offset, address, size, window, reads)
     stored.limit(length + 1).position(0)
     crc.reset()
     crc.update(stored)

@@ -13,7 +13,7 @@ import org.apache.spark.sql.millpond.base.{
 import org.apache.spark.sql.millpond.changelog.{BlockPart, ChangelogPart}
 import org.apache.spark.sql.millpond.disk.{
   ComposedPart, DiskTierPart, FlushPart, KeyFilterPart, LargeValuePart, ManyBlocksPart,
-  PointReadsPart, RestPart
+  PointReadsPart, RestPart, SingleReadsPart
 }
 import org.apache.spark.sql.millpond.driver.LateRowsPart
 import org.apache.spark.sql.millpond.engine.{
@@ -130,7 +130,7 @@ object Parts {
     ChangelogPart, DiskTierPart, FlushPart, ComposedPart, KeyFilterPart,
     PointReadsPart, RestPart, LateRowsPart, FlushBehindPart, LogSyncPart, MapReadsPart, OptionsPart,
     ClockPart, WarmUpPart, LocalDirsPart, LargeValuePart, SharesPart, ManyBlocksPart,
-    HeapPart, UnloadedPart, ReliefPart)
+    SingleReadsPart, HeapPart, UnloadedPart, ReliefPart)
 
   def main(args: Array[String]): Unit = {
     val (first, seeds, name) = (args(0).toLong, args(1).toInt, args(2))
