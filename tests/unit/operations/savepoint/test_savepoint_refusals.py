@@ -177,3 +177,36 @@ def test_index_that_names_a_path_outside(saved: Path, tmp_path: Path) -> None:
 def test_index_round_trip(saved: Path) -> None:
     index = savepoint.show(saved).index
     assert decode_index(encode_index(index)) == index
+
+
+@pytest.mark.parametrize("comes", ["before", "meanwhile"])
+def test_a_query_that_runs_is_not_moved(
+    built: CheckpointBuilder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    comes: str,
+) -> None:
+    """Its sink takes both for one query: the rows of batches that both write are lost."""
+    monkeypatch.setattr("millpond.spark.heartbeats._ENDING_S", 0.0)
+    beat = json.dumps({"host": "elsewhere", "pid": 1, "interval_ms": 600_000}).encode()
+
+    def starts(*_: object) -> None:
+        built.storage.put_bytes(f"{layout.RUNNING_PREFIX}run.json", beat)
+
+    if comes == "before":
+        starts()
+    new, sink = tmp_path / "new", tmp_path / "sink"
+    for dry_run in (True, False) if comes == "before" else (False,):
+        error = refused(
+            ErrorKind.QUERY_RUNNING,
+            savepoint.fork,
+            built.root,
+            new,
+            keep_query_id=True,
+            file_sink=sink,
+            dry_run=dry_run,
+            progress=starts,
+        )
+        assert str(built.root) in error.message
+    assert not new.exists() and not sink.exists()
+    savepoint.fork(built.root, new)  # another query, beside this one

@@ -43,6 +43,7 @@ from millpond.query.index import CANONICAL, damaged, read_index
 from millpond.query.whole import telling_what_is_left
 from millpond.rows import require_tools
 from millpond.spark.column_changes import ColumnChanges
+from millpond.spark.heartbeats import refuse_running
 from millpond.spark.offsets import offset_texts
 from millpond.spark.sinks import keeping
 from millpond.spark.sinks.recorded import record
@@ -298,6 +299,9 @@ def fork(
     On one file system that moves no bytes of state. The two queries share no file that either of
     them changes.
 
+    With `keep_query_id` they are one query, also for its sink, and it must not run: ConflictError,
+    QUERY_RUNNING or COMMAND_RUNNING.
+
     Args, Raises: as for `create` and `restore`.
     """
     changes = _Changes(
@@ -315,10 +319,14 @@ def fork(
     origin, new_root = origin_and_new(checkpoint, new_checkpoint)
     source = open_checkpoint(origin)
     check_owner(source, origin)
+    if keep_query_id:
+        refuse_running(source, origin)
     erased = read_erasures(source)
 
     def check() -> None:
         refuse_erased(source, origin, erased)
+        if keep_query_id:
+            refuse_running(source, origin)
 
     with telling_what_is_left(source, origin, batch):
 
