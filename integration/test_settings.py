@@ -117,6 +117,24 @@ def test_a_uri_is_no_local_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         own.stop()
 
 
+def test_a_list_is_no_local_folder(tmp_path: Path) -> None:
+    """It made a folder whose name has a comma, on the disk of the first one's parent."""
+    own = Harness(tmp_path)
+    try:
+        scene = Scene(own, tmp_path / "checkpoint")
+        for comma in (",", ", "):
+            disks = f"{tmp_path}/a{comma}{tmp_path}/b"
+            text = scene.refuses(0, "INVALID_OPTION", localDir=disks)
+            assert f"localDir = '{disks}' is a list" in text
+        assert not [path for path in tmp_path.iterdir() if path.name.startswith("a")]
+        provider = scene.open(localDir=str(tmp_path / "one,two"))
+        scene.write(provider, 1)
+        provider.close()
+        assert list((tmp_path / "one,two").glob("millpond-*/owner.lock"))
+    finally:
+        own.stop()
+
+
 def test_checkpoint_of_sparks_own_store_is_refused(harness: Harness, tmp_path: Path) -> None:
     """The store refuses. It does not start empty."""
     scene = Scene(harness, tmp_path / "checkpoint")

@@ -25,6 +25,12 @@ object LocalDirs {
         s"the option ${Options.prefix}localDir = '$uri' is a URI.",
         hint = "Give the path of a folder on the executor's own disk, such as /mnt/disk.")
     }
+    // Spark's own local directories are a list. As one path it names a folder of the root disk.
+    localDir.filter(_.matches(".*,\\s*/.*")).foreach { list =>
+      throw MillpondError.of("INVALID_OPTION",
+        s"the option ${Options.prefix}localDir = '$list' is a list.",
+        hint = "Give the path of one folder on the executor's own disk, such as /mnt/disk.")
+    }
     synchronized { configured = localDir }
   }
 
