@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from integration.harness import Harness, Provider, ProviderError, Row
+from integration.harness import Harness, Provider, ProviderError, Row, Schema
 from integration.processes import wait_until
 from integration.store_cases import FAMILIES, LISTS, PLAIN, open_provider, write
 
@@ -497,4 +497,42 @@ def test_with_row_checksums_asked_for_no_flipped_bit_goes_unnoticed(
     assert sorted(provider.read_store(3).scan()) == sorted(
         [(["k", i], ["changed" if i == 3 else f"1 {i}"]) for i in range(50)]
     )
+    provider.close()
+
+
+def test_a_range_has_all_rows_between_two_keys(harness: Harness, tmp_path: Path) -> None:
+    """Keys lie by their key groups on disk. Those between two keys of one group are of any group.
+
+    Some rows are on disk, some were written since, some are gone.
+    """
+    by_time = {"type": "ts_postfix"}
+    schema = Schema("f string, __event_time bigint not null", "v string", by_time, multi=True)
+    cf = {"cf": "left-keyWithTsToValues"}
+    conf = {"millpond.maxParallelism": 8, "millpond.restore.warmUp": False}
+    provider = open_provider(harness, tmp_path, operator="symmetricHashJoin", conf=conf)
+    rows = {f"{i:03}": "old" for i in range(60)}
+    store = write(provider, 0, {cf["cf"]: schema})
+    for name in rows:
+        store.put_list([name, 1], [["old"]], **cf)
+    store.commit()
+    provider.store(1).abort()  # proves the commit
+    provider.snapshot()
+    provider.close()
+    provider = open_provider(harness, tmp_path, operator="symmetricHashJoin", conf=conf)
+    store = write(provider, 1, {cf["cf"]: schema})
+    for i in (7, 20, 33):
+        store.put_list([f"{i:03}", 1], [["new"]], **cf)
+        rows[f"{i:03}"] = "new"
+        store.remove([f"{i + 5:03}", 1], **cf)
+        del rows[f"{i + 5:03}"]
+    for start in range(0, 60, 4):
+        for end in range(start, 60):
+            bounds = {"from": [f"{start:03}", 1], "to": [f"{end:03}", 1]}
+            found = store.scan(scan="range", multi=True, **bounds, **cf)
+            wanted = [([k, 1], [v]) for k, v in rows.items() if f"{start:03}" <= k < f"{end:03}"]
+            assert sorted(found) == wanted, f"from {start} until {end}"
+    assert store.scan(scan="range", multi=True, **{"from": ["007", 1], "to": ["007", 2]}, **cf) == [
+        (["007", 1], ["new"])
+    ]
+    store.abort()
     provider.close()

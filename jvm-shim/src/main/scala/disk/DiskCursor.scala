@@ -7,6 +7,13 @@ import org.apache.spark.sql.millpond.rows.Family
   * are at or above `from` and below `until` (each null if unbounded). */
 private[millpond] final case class KeyRange(prefix: Array[Byte] = null, from: Array[Byte] = null,
     until: Array[Byte] = null) {
+  /** Whether its two ends differ in their last bytes at most. */
+  def isOfOneKey(last: Int): Boolean = from != null && until != null &&
+    from.length == until.length && {
+      val at = java.util.Arrays.mismatch(from, until)
+      at < 0 || at >= from.length - last
+    }
+
   /** Where a scan in key order begins. */
   def start: Array[Byte] =
     if (prefix != null) prefix else if (from != null) from else KeyRange.Nothing

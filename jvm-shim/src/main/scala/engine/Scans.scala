@@ -57,9 +57,9 @@ private[millpond] final class Scans(engine: StoreEngine) {
     engine.checkUsable(session)
     val range =
       KeyRange(from = start.map(f.rows.keyOf).orNull, until = end.map(f.rows.keyOf).orNull)
-    val slots = (start.toSeq ++ end.toSeq).map(engine.rows.slotOf(f, _)).distinct
     val slot = if (f.kind.crossKey) FamilyKind.ReservedSlot
-    else if (start.isDefined && end.isDefined && slots.size == 1) slots.head
+    // between two keys lie others, of any slot
+    else if (range.isOfOneKey(FamilyKind.TimeBytes)) engine.rows.slotOf(f, start.get)
     else -1
     begin(session, f, range, slot, each)(f.table.from(range.start, Bytes.ArrayOffset,
         range.start.length))

@@ -47,6 +47,9 @@ object FamilyKind {
     case _ => 0
   }
 
+  /** Of the time at the end of an encoded key of `TimeLast`. */
+  val TimeBytes = 8
+
   /** The slot of families whose order spans key groups. A family lies in slots of groups or in this
     * one, never in both, so it does not matter that the last group may have the same number. */
   val ReservedSlot = 0xFFFF
