@@ -3,6 +3,7 @@ package org.apache.spark.sql.millpond.disk
 import java.io.File
 import java.util.concurrent.atomic.AtomicReference
 
+import scala.collection.mutable
 import scala.jdk.CollectionConverters._
 
 import com.fasterxml.jackson.databind.node.ArrayNode
@@ -90,17 +91,17 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
   /** Copy the rows of the sources into sorted files in the folder, not yet part of the tier. For
     * the one thread that flushes. */
   def copySources(workDir: File): Seq[File] = {
-    val copies = Vector.newBuilder[File]
+    val copies = mutable.ArrayBuffer.empty[File]
+    def file = new File(workDir, s"source-${java.util.UUID.randomUUID}.sst")
     var done = false
     try {
       sources.foreach { source =>
         DiskTier.checkFolder(source.tier.dir)
-        val file = new File(workDir, s"source-${java.util.UUID.randomUUID}.sst")
-        if (source.copyTo(this, file)) copies += file
+        source.copyTo(this, file)(copies.addOne(_): Unit)
       }
       done = true
-    } finally if (!done) copies.result().foreach(_.delete())
-    copies.result()
+    } finally if (!done) copies.foreach(_.delete())
+    copies.toSeq
   }
 
   /** The copies take the place of the sources. Callers hold the store's lock. */

@@ -153,54 +153,67 @@ private[millpond] final class Flush(disk: DiskTier, workDir: File, mostBytes: Lo
   private def writeDown(): Long = {
     val entries = if (count == 0) 0L
     else {
-      val file = new File(workDir, s"flush-${java.util.UUID.randomUUID}.sst")
-      val entries = write(file)
-      if (entries > 0) ingest(file)
-      entries
+      val files = mutable.ArrayBuffer.empty[File]
+      try {
+        val entries = write(files.addOne(_): Unit)
+        if (files.nonEmpty) ingest(files)
+        entries
+      } finally files.foreach(_.delete()) // the tier has moved the others into its folder
     }
     gathered.foreach { case (c, position) => c.flushedBlocks = position }
     clear()
     entries
   }
 
-  /** Write the last record of each key into a sorted file; none if nothing is left. */
-  private def write(file: File): Long = {
+  /** Write the last record of each key into sorted files; none if nothing is left. As a rule it is
+    * one: but a few appended bytes may be the end of a long list.
+    * @param made takes each file that is complete */
+  private def write(made: File => Unit): Long = {
     val order = sorted()
     val keepDeletes = !disk.isEmpty // an empty tier has nothing that a delete could hide
     Seams.at("flush.write")
     var keyBytes = 0L
     (0 until count).foreach(i => keyBytes += keyLength(i))
-    val writer = disk.sstWriter(file, count.toLong, keyBytes, blockBytes)
-    var done = false
-    try {
-      var i = 0
-      while (i < count) {
-        val r = order(i)
-        if (i + 1 == count || compare(r, order(i + 1)) != 0) {
-          val block = blocks(recordBlock(r))
-          if (appends.get(r)) {
-            val whole = assemble(order, i)
-            writer.put(block, keyAt(r), keyLength(r), whole, 0, whole.length)
-          } else if (valueLength(r) >= 0)
-            writer.put(block, keyAt(r), keyLength(r), block, valueAt(r), valueLength(r))
-          else if (keepDeletes) writer.delete(block, keyAt(r), keyLength(r))
+    var entries = 0L
+    var i = 0
+    while (i < count) {
+      val file = new File(workDir, s"flush-${java.util.UUID.randomUUID}.sst")
+      val writer = disk.sstWriter(file, count.toLong, keyBytes, blockBytes)
+      var done = false
+      try {
+        while (i < count && writer.hasRoom) {
+          val r = order(i)
+          if (i + 1 == count || compare(r, order(i + 1)) != 0) {
+            val block = blocks(recordBlock(r))
+            if (appends.get(r)) {
+              val whole = assemble(order, i)
+              writer.put(block, keyAt(r), keyLength(r), whole, 0, whole.length)
+            } else if (valueLength(r) >= 0)
+              writer.put(block, keyAt(r), keyLength(r), block, valueAt(r), valueLength(r))
+            else if (keepDeletes) writer.delete(block, keyAt(r), keyLength(r))
+          }
+          i += 1
         }
-        i += 1
-      }
-      val entries = writer.entries
-      if (entries > 0) { Seams.at("flush.finish"); writer.finish(); done = true }
-      entries
-    } finally if (!done) writer.abandon()
+        entries += writer.entries
+        if (writer.entries > 0) {
+          Seams.at("flush.finish")
+          writer.finish()
+          made(file)
+          done = true
+        }
+      } finally if (!done) writer.abandon()
+    }
+    entries
   }
 
-  private def ingest(file: File): Unit = {
+  private def ingest(files: Iterable[File]): Unit = {
     uncertain = true
-    try {
+    files.foreach { file =>
       Seams.at("flush.ingest")
       disk.ingest(file)
       Seams.at("flush.ingested")
-      uncertain = false
-    } finally if (uncertain) file.delete(): Unit
+    }
+    uncertain = false
   }
 
   /** The value that ends with the append at `order(last)`: the put before it, or else the tier's

@@ -8,7 +8,9 @@ import java.nio.file.attribute.BasicFileAttributes
 
 import scala.collection.mutable
 
-import org.apache.spark.sql.millpond.base.{MillpondError, MillpondException, SparkCompatibility}
+import org.apache.spark.sql.millpond.base.{
+  MillpondError, MillpondException, Seams, SparkCompatibility
+}
 import org.apache.spark.sql.millpond.memory.Bytes
 import org.apache.spark.storage.StorageUtils
 import org.apache.spark.unsafe.Platform
@@ -181,9 +183,12 @@ private[disk] object MappedSst {
   private val TwoLevels = 2
   private val Compressions = Set("NoCompression", "LZ4", "LZ4HC", "ZSTD")
 
+  /** The largest file that can be mapped as one. */
+  def mostBytes: Long = Seams.stretch("points.file", Int.MaxValue.toLong)
+
   /** Null: it is too large, or this process may not open or map one more. */
   def ifPossible(file: File): MappedSst =
-    if (file.length > Int.MaxValue) null
+    if (file.length > mostBytes) null
     else
       try new MappedSst(file)
       catch { case _: MillpondException => null }

@@ -96,7 +96,8 @@ private[millpond] final class PointReads(dir: File, rocks: LocalRocks, maps: Boo
     db.disableFileDeletions()
     try {
       val live = rocks.files
-      if (bytesFor(live) > mostWhenBuilt(share) || live.exists(_.size > Int.MaxValue)) refuse()
+      val isTooLarge = live.exists(_.size > MappedSst.mostBytes)
+      if (isTooLarge || bytesFor(live) > mostWhenBuilt(share)) refuse()
       else {
         val next = new Building
         building = next

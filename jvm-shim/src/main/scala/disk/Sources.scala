@@ -17,26 +17,32 @@ private[disk] final class TierSource(val tier: DiskTier, owned: OwnedSlots,
 
   def scan(readAhead: Boolean): SourceScan = new SourceScan(this, tier.iterator(readAhead))
 
-  /** Copy the rows into a sorted file of `target`'s format. False, and no file,
-    * if there are none. */
-  def copyTo(target: DiskTier, file: File): Boolean = {
+  /** Copy the rows into sorted files of `target`'s format, none if there are none.
+    * @param file the next one
+    * @param made takes each file that is complete */
+  def copyTo(target: DiskTier, file: => File)(made: File => Unit): Unit = {
     val rows = scan(readAhead = true)
-    try copy(rows, target.sstWriter(file))
-    finally rows.close()
-  }
-
-  private def copy(rows: SourceScan, writer: SstWriter): Boolean = {
-    var done = false
     try {
       rows.seek(Array[Byte](0, 0))
       while (rows.key != null) {
+        val next = file
+        copy(rows, target.sstWriter(next))
+        made(next)
+      }
+    } finally rows.close()
+  }
+
+  private def copy(rows: SourceScan, writer: SstWriter): Unit = {
+    var done = false
+    try {
+      while (rows.key != null && writer.hasRoom) {
         val value = rows.value
         writer.put(rows.key, 0, rows.key.length, value, 0, value.length)
         rows.next()
       }
-      if (writer.entries > 0) { writer.finish(); done = true }
+      writer.finish()
+      done = true
     } finally if (!done) writer.abandon()
-    done
   }
 
   def close(): Unit = {

@@ -18,6 +18,7 @@ private[disk] final class SstWriter(options: Options, file: File, filter: TierFi
   private var keyBuffer = ByteBuffer.allocateDirect(256)
   private var valueBuffer = ByteBuffer.allocateDirect(4096)
   private var count = 0L
+  private var room = Seams.stretch("sst.bytes", SstWriter.MostBytes)
   locally {
     var begun = false
     try { attempt { writer.open(file.getPath); Seams.at("disk.sst") }; begun = true }
@@ -25,6 +26,9 @@ private[disk] final class SstWriter(options: Options, file: File, filter: TierFi
   }
 
   def entries: Long = count
+
+  /** False: what follows belongs into another file. A larger one `PointReads` could not map. */
+  def hasRoom: Boolean = room > 0L
 
   def put(key: Array[Byte], keyAt: Int, keyLength: Int, value: Array[Byte], valueAt: Int,
       valueLength: Int): Unit = {
@@ -39,11 +43,13 @@ private[disk] final class SstWriter(options: Options, file: File, filter: TierFi
     filter.add(key, keyAt, keyLength)
     attempt(writer.put(keyBuffer, valueBuffer))
     count += 1
+    room -= keyLength + valueLength
   }
 
   def delete(key: Array[Byte], keyAt: Int, keyLength: Int): Unit = {
     attempt(writer.delete(java.util.Arrays.copyOfRange(key, keyAt, keyAt + keyLength)))
     count += 1
+    room -= keyLength
   }
 
   def finish(): Unit =
@@ -60,4 +66,9 @@ private[disk] final class SstWriter(options: Options, file: File, filter: TierFi
       case e: RocksDBException =>
         throw DiskTier.failure(s"the sorted file $file cannot be written", e)
     }
+}
+
+private object SstWriter {
+  /** Of keys and values. */
+  private val MostBytes = 1L << 30
 }

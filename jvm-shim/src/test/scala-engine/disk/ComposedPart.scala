@@ -16,8 +16,13 @@ object ComposedPart extends Part {
   override val name = "composed"
   override def fault(point: String): Option[Throwable] = Trial.diskFull(point)
   override def failuresEvery: Int = 4
+  /** Whether each row that is copied gets a file of its own. */
+  var ofOneRow = false
+  override def stretch(what: String, usual: Long): Long =
+    if (what == "sst.bytes" && ofOneRow) 1L else usual
 
   override def run(trial: Trial): Unit = {
+    ofOneRow = trial.seed % 7 == 2
     val dir = Scratch.folder("composed")
     try new Composition(trial, dir).run()
     finally Scratch.delete(dir)
@@ -89,6 +94,10 @@ private final class Composition(trial: Trial, dir: File) {
   /** The rows of the sources that the store must have, without the changelogs. */
   private val base =
     Change.Nothing ++ sources.flatMap(states(_)).filter { case (k, _) => wanted(k) }
+  /** How many rows are copied: those of all sources but the largest, which becomes the tier. */
+  private def copied: Int = sources.map(p => states(p).keys.count(wanted)).sum -
+    sources.maxByOption(states(_).size).fold(0)(p => states(p).keys.count(wanted))
+
   private val keys = (states.flatMap(_.keys) ++ changes.flatten.map(_.key)).distinct.toVector
 
   private val workDir = new File(dir, "work")
@@ -197,6 +206,9 @@ private final class Composition(trial: Trial, dir: File) {
   /** Does `Composer.settle`. If it fails, does it again. No reader sees the failure. */
   private def settle(): Unit = {
     trial.step("settle")
+    var copies = 0
+    trial.beside =
+      point => if (point == "disk.ingest") copies = math.max(copies, workDir.list.length)
     try Composer.settle(tier, workDir)(work => work())
     catch {
       case e: MillpondException if trial.hasFailed =>
@@ -207,6 +219,8 @@ private final class Composition(trial: Trial, dir: File) {
         if (chance(50)) read()
         Composer.settle(tier, workDir)(work => work())
     }
+    trial.beside = Trial.nothing
+    if (ComposedPart.ofOneRow) equal(copies, copied, "the number of files")
     check(!tier.hasSources, "there are still sources")
     equal(workDir.list.toSeq, Seq.empty[String], "the files that are left")
     verify()

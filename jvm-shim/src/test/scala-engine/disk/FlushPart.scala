@@ -18,8 +18,13 @@ object FlushPart extends Part {
     if (!point.startsWith("flush.") && point != "disk.sst") None
     else Some(MillpondError.of("LOCAL_DISK_FULL", s"a fault of the test at $point."))
   override def failuresEvery: Int = 4
+  /** Whether each row gets a file of its own. */
+  var ofOneRow = false
+  override def stretch(what: String, usual: Long): Long =
+    if (what == "sst.bytes" && ofOneRow) 1L else usual
 
   override def run(trial: Trial): Unit = Scratch.within(trial, name) { dir =>
+    ofOneRow = trial.seed % 7 == 2
     val store = new FlushedStore(trial, dir)
     try (1 to trial.random.between(1, 4)).foreach(_ => store.step())
     finally store.close()
@@ -42,6 +47,8 @@ private final class FlushedStore(trial: Trial, dir: File) {
   // A load from storage begins with a snapshot and all later changelogs.
   private var snapshot = Change.Nothing
   private var since = Vector.empty[(Seq[Change], RowFilter)]
+  private var taken = 0L // files, into the tier
+  trial.beside = point => if (point == "flush.ingest") taken += 1
   openAnew()
 
   private def openAnew(): Unit = {
@@ -113,7 +120,9 @@ private final class FlushedStore(trial: Trial, dir: File) {
     trial.step(s"flush ${pending.map(p => s"${p.version} from ${p.flushedBlocks}")}")
     val flush = new Flush(tier, dir, mostBytes)
     try {
-      flush.run(pending)
+      taken = 0L
+      val written = flush.run(pending)
+      if (FlushPart.ofOneRow) equal(taken, written, "the number of files")
       check(pending.forall(_.isFlushed), "a changelog is not wholly in the tier")
       equal(new Flush(tier, dir, mostBytes).run(pending), 0L, "what a second flush writes")
       pending = Vector.empty

@@ -18,10 +18,13 @@ object PointReadsPart extends Part {
   override val name = "point-reads"
   override def fault(point: String): Option[Throwable] = Trial.noMemory(point)
   override def failuresEvery: Int = 4
+  // of a file that is not read here
+  var mostBytes: Long = Int.MaxValue.toLong
   override def stretch(what: String, usual: Long): Long = what match {
     case "disk.passes" => 0L
     case "points.blocks" => 20L // files of more blocks have larger entries
     case "disk.slow" => if (usual % 2 == 0) -1L else Long.MaxValue // reads of some lengths are
+    case "points.file" => mostBytes
     case _ => usual
   }
 
@@ -33,6 +36,7 @@ object PointReadsPart extends Part {
       tier.verify()
       if (trial.chance(60)) tier.damage()
     } finally tier.close()
+    mostBytes = Int.MaxValue.toLong
     if (trial.chance(30)) new StrangeTier(trial, dir, tier.budget).run()
     trial.equal(tier.budget.usedBytes, 0L, "memory after the end")
   }
@@ -60,7 +64,14 @@ private final class ReadTier(trial: Trial, dir: File) {
   private val long = random.nextInt(300)
   private var state = Change.Nothing
   private var files = 0
-  private var isForeign = false // it has a file that only RocksDB reads
+  private var isStrange = false // it has a file of a kind that only RocksDB reads
+  // most of these files are larger
+  private val mostBytes =
+    if (trial.seed % 8 == 1) random.between(500, 20000).toLong else Int.MaxValue.toLong
+  PointReadsPart.mostBytes = mostBytes
+
+  private def isForeign: Boolean = isStrange || ssts.exists(_.length > mostBytes)
+  private def ssts: Seq[File] = tier.dir.listFiles.toSeq.filter(_.getName.endsWith(".sst"))
 
   private def key(n: Int): String =
     "\u0000\u0001" + f"$n%05d" + "x" * (if (n % 7 == 0) n % 200 else n % 5)
@@ -75,14 +86,14 @@ private final class ReadTier(trial: Trial, dir: File) {
 
   private def change(): Unit = random.nextInt(80) match {
     case n if n < 55 => ingest()
-    case n if n < 65 => trial.step("compact"); tier.compact(); isForeign = false
+    case n if n < 65 => trial.step("compact"); tier.compact(); isStrange = false
     case n if n < 72 =>
       val (from, until) = (key(random.nextInt(keyCount)), key(random.nextInt(keyCount)))
       if (from < until) {
         trial.step("delete a range")
         tier.deleteRanges(Seq(Change.bytes(from) -> Change.bytes(until)))
         state = state.filterNot { case (k, _) => k >= from && k < until }
-        isForeign = true
+        isStrange = true
       }
     case _ =>
       trial.step("delete rows")
@@ -113,7 +124,7 @@ private final class ReadTier(trial: Trial, dir: File) {
       writer.finish()
       options.close()
       takeIn(file)
-      if (isOld) isForeign = true
+      if (isOld) isStrange = true
       state = changes.foldLeft(state) { case (s, (k, v)) => v.fold(s - k)(s.updated(k, _)) }
     }
   }
@@ -186,7 +197,8 @@ private final class ReadTier(trial: Trial, dir: File) {
   }
 
   def verify(): Unit = {
-    if (fileBytes > (1L << 20) && !isForeign && !trial.hasFailed && chance(30)) {
+    val fits = fileBytes > (1L << 20) && mostBytes > (1L << 20) // a compaction makes one file
+    if (fits && !isForeign && !trial.hasFailed && chance(30)) {
       tier.lookup.judge()
       if (tier.lookup.hasPlaces && !tier.lookup.isOutdated) crowd()
     }
@@ -249,7 +261,7 @@ private final class ReadTier(trial: Trial, dir: File) {
 
   /** Turn bits of a file, or cut it. */
   def damage(): Unit = {
-    val all = tier.dir.listFiles.filter(f => f.getName.endsWith(".sst") && f.length > 0)
+    val all = ssts.filter(_.length > 0)
     if (all.nonEmpty && tier.lookup.hasPlaces) {
       val file = all(random.nextInt(all.length))
       val raw = new RandomAccessFile(file, "rw")
