@@ -95,3 +95,30 @@ def test_another_error_of_the_disk_is_not_called_full(harness: Harness, tmp_path
     assert len(store.scan()) == 500
     store.commit()
     provider.close()
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("free_bytes", [30_000, 100_000])
+def test_a_disk_that_is_full_while_a_batch_writes(
+    tmp_path: Path, disk: Path, free_bytes: int
+) -> None:
+    """The first write of the notes fails midway, or the second. The caller goes on all the same."""
+    harness = Harness(tmp_path)  # whose first store decides where the local files are
+    conf = {"millpond.localDir": str(disk)}
+    checkpoint = tmp_path / "checkpoint"
+    provider = open_provider(harness, checkpoint, schema=PLAIN, operator="dedupe", conf=conf)
+    store = provider.store(0, timed=_at(0))
+    ballast = leave_free(disk, free_bytes)
+    with pytest.raises(ProviderError, match="LOCAL_DISK_FULL"):
+        store.put_many([(key(i), ["row"]) for i in range(9000)])
+    ballast.unlink()
+    store.put_many([(key(i), ["row"]) for i in range(9000)])
+    store.commit()
+    store = provider.store(1, timed=_at(_TTL_MS - 1000))
+    assert len(store.scan()) == 9000
+    store.commit()
+    store = provider.store(2, timed=_at(_TTL_MS))
+    assert store.scan() == []
+    store.abort()
+    provider.close()
+    harness.stop()

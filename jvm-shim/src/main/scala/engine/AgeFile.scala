@@ -5,7 +5,7 @@ import java.io.{
 }
 import java.nio.ByteBuffer
 import java.nio.channels.FileChannel
-import java.nio.file.StandardOpenOption.{APPEND, CREATE_NEW, WRITE}
+import java.nio.file.StandardOpenOption.{CREATE_NEW, WRITE}
 
 import org.apache.spark.sql.millpond.base.{MillpondError, MillpondException, RowLimit}
 import org.apache.spark.sql.millpond.memory.Bytes
@@ -70,13 +70,14 @@ private[engine] final class AgeFile(private val file: File) {
 
   private def flush(): Unit =
     try {
-      isMade = true
       // a file that somebody deleted must not begin anew
-      val channel = if (written == 0L) FileChannel.open(file.toPath, CREATE_NEW, WRITE)
-      else FileChannel.open(file.toPath, APPEND)
+      val channel = if (isMade) FileChannel.open(file.toPath, WRITE)
+      else FileChannel.open(file.toPath, CREATE_NEW, WRITE)
+      isMade = true
       try {
         val bytes = ByteBuffer.wrap(buffer, 0, size)
-        while (bytes.hasRemaining) channel.write(bytes): Unit
+        // a write that failed may have left a part behind what counts
+        while (bytes.hasRemaining) channel.write(bytes, written + bytes.position()): Unit
       } finally channel.close()
       written += size
       size = 0
