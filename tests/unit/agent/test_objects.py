@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from millpond.agent import context as contexts
 from millpond.agent.service import AgentService
 from millpond.errors import ErrorKind
 from millpond.storage import MemoryStorage, StorageSettings
@@ -441,3 +442,26 @@ def test_a_storage_that_does_not_answer_holds_up_its_own_query_only(tmp_path: Pa
     answer.set()
     thread.join()
     assert slow.plan["version"] == 0
+
+
+def test_threads_of_ended_queries_do_not_pile_up(tmp_path: Path) -> None:
+    """A query that is stopped closes its stores. Of a few the agent keeps the connection."""
+    service = AgentService(opener=lambda uri, settings: MemoryStorage())
+    met = threading.Barrier(3)
+    made: list[set[threading.Thread]] = []
+    for n in range(10):
+        provider = Provider(
+            service, tmp_path / str(n), tmp_path / f"local-{n}", storage=MemoryStorage()
+        )
+        provider.open(0)
+        before = set(threading.enumerate())
+        (context,) = service._contexts._stores.values()
+        context.checkpoint.parallel.run([lambda: met.wait(10)] * 3)
+        made.append(set(threading.enumerate()) - before)
+        provider.call("close")
+        del context
+    assert all(len(threads) == 3 for threads in made)
+    for thread in (thread for threads in made[: -contexts._UNUSED] for thread in threads):
+        thread.join(10)
+        assert not thread.is_alive()
+    assert not service._contexts._stores
