@@ -143,7 +143,8 @@ def rescale_query(
         partitions, max_parallelism, file_sink: as for `millpond.rescale`.
         checkpoint: the query's Spark checkpoint; None: ask the query (not possible with Spark
             Connect).
-        wait_s: seconds to wait for the running micro-batch, and for the first one afterwards.
+        wait_s: seconds to wait for a micro-batch: for the running one, and once more for the first
+            one afterwards.
     Raises: InvalidInputError, UnsupportedError, STORAGE_FULL: as `millpond.rescale`; the query runs
         on. What `start` raises.
     """
