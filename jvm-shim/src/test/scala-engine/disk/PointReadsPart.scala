@@ -182,7 +182,8 @@ private final class ReadTier(trial: Trial, dir: File) {
   /** Tables that just have room are made, although those of replaced files fill it. */
   private def crowd(): Unit = {
     trial.step("a compaction where tables have little room")
-    budget.limitTo(tier.lookup.usedBytes * 8 / 5 + 64): Unit
+    // whose entries may be a third larger
+    budget.limitTo(tier.lookup.usedBytes * 32 / 15 + 64): Unit
     tier.compact()
     tier.lookup.judge()
     if (tier.lookup.isOutdated) {
