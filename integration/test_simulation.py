@@ -13,14 +13,17 @@ from pathlib import Path
 
 import pytest
 
-from integration.depth import quick_first
+from integration.depth import deep, quick_first
 from integration.simulation.__main__ import carried_out, run_seeds
 from integration.simulation.jvm import Jvm, Message
+from integration.simulation.schedule import ERASING
 from integration.simulation.simulator import Outcome, Schedule, Simulator
 
 # The first seed, and the number of seeds. `make simulate` runs others.
 SEEDS = [(1, 4), (5, 296)]
-_REPLAYED = random.Random(0).sample(range(1, 10_000), 8)
+# With these, users erase keys beside the query. The first few need no JVM of their own.
+ERASING_SEEDS = [(ERASING + 4, 296)]
+_REPLAYED = [ERASING + 1, *random.Random(0).sample(range(1, 10_000), 8)]
 CORPUS = sorted((Path(__file__).parent / "simulation" / "corpus").glob("*.json"))
 
 
@@ -31,12 +34,19 @@ def simulator() -> Iterator[Simulator]:
     found.close()
 
 
-@pytest.mark.parametrize(("first", "seeds"), quick_first(SEEDS))
+@pytest.mark.parametrize(("first", "seeds"), [*quick_first(SEEDS), *map(deep, ERASING_SEEDS)])
 def test_seeds_show_no_wrong_row(first: int, seeds: int) -> None:
     """In any order of events, every read returns the committed rows."""
     passed, symptoms = run_seeds(first, seeds, processes=2, shrink=True, most=3)
     assert not symptoms
     assert passed == seeds
+
+
+def test_erasures_show_no_wrong_row(simulator: Simulator) -> None:
+    """A few of the seeds with which users erase keys."""
+    for seed in range(ERASING, ERASING + 4):
+        outcome = simulator.run(Schedule.of_seed(seed))
+        assert outcome.symptom is None, (seed, outcome.details)
 
 
 @pytest.mark.parametrize("path", CORPUS, ids=lambda path: path.stem)

@@ -295,6 +295,7 @@ class Actors(Query):
             return
         version, partition = self.versions[self.newest], step["which"] % self.partitions
         executor = self.world.executors[step["executor"]]
+        since = self.since()
         provider = self.world.provider(executor, partition, self.partitions)
         name = f"zombie in {provider}"
         if any(n == name for n, _ in self.world.threads.values()):
@@ -334,10 +335,11 @@ class Actors(Query):
 
         def check(message: Message) -> None:
             # Without ids in file names, a query that goes back replaces the files that this attempt
-            # reads.
+            # reads. An erasure replaces some, too.
             replaced = (
                 self.setting.spark_format == 1 and self.versions.get(version.number) is not version
             )
+            replaced = replaced or self.erasing or self.since() != since
             self._check_zombie(message, commands, kinds, None if replaced else rows, executor)
 
         self.world.on_done[thread] = check

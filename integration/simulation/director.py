@@ -12,6 +12,7 @@ from typing import Any
 from integration.harness import ProviderError
 from integration.simulation.agents import Agent, Call, TimedStorage, storage_of
 from integration.simulation.choices import NEVER, Choices
+from integration.simulation.commands import Command
 from integration.simulation.jvm import Jvm, Message
 from integration.simulation.setting import Setting
 from millpond.errors import ErrorKind
@@ -66,6 +67,7 @@ _STORAGE_FAULTS = {
     "other": (Fault.UNAVAILABLE, Fault.DENIED),
 }
 _BODIES = (Fault.SHORT_BODY, Fault.WRONG_BODY)
+_BURSTS = (1, 2, 5, 15, 50)  # for so many operations a command goes on
 
 
 class Director:
@@ -76,6 +78,7 @@ class Director:
         self.now_ms = START_MS
         self.storage = storage_of(setting.storage, str(checkpoint), lambda: self.now_ms)
         self.quiet = False  # no faults, and no thread gives way
+        self.commands: list[Command] = []  # of users, that nobody has judged yet
         self.trace: list[str] = []
         self.threads: dict[int, tuple[str, str]] = {}  # in the background: name, owner
         # Thread -> the function that checks its results.
@@ -273,6 +276,7 @@ class Director:
 
     def fault_of(self, operation: Operation) -> Fault | None:
         """Return the fault of a storage operation, or None."""
+        self.beside()
         if self.quiet or not self.setting.storage_faults:
             return None
         kinds = _STORAGE_FAULTS[
@@ -290,6 +294,25 @@ class Director:
     def stands_still(self, what: str) -> bool:
         """Return whether a call stops at a storage operation, so that others go first."""
         return not self.quiet and self.choices.pick(self.setting.stands) > 0
+
+    def beside(self, often: float | None = None) -> None:
+        """Sometimes let a command of a user go on for some operations, or kill it.
+
+        Args:
+            often: the probability; None: as the setting says.
+        """
+        for command in [] if self.quiet else [*self.commands]:
+            if command.done:
+                continue
+            chosen = self.choices.pick(
+                self.setting.meanwhile if often is None else often, len(_BURSTS)
+            )
+            if chosen and command.mortal and self.choices.pick(self.setting.kills):
+                self.log(f"{command.name} is killed before: {command.at}")
+                command.kill()
+            elif chosen:
+                command.go(_BURSTS[chosen - 1])
+                self.log(f"{command.name} " + ("ends" if command.done else f"is at: {command.at}"))
 
 
 def kinds_of(error: ProviderError) -> list[ErrorKind]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from integration import families
 from integration.families import Pool, of_join, of_transform
@@ -56,6 +56,7 @@ class Shape:
     schema: Schema  # of the default column family
     kinds: dict[str, Kind]
     variables: dict[str, str] = field(default_factory=dict)
+    erased_by: str = ""  # the column by which keys are erased: the first of those that are hashed
 
     @property
     def has_families(self) -> bool:
@@ -76,9 +77,24 @@ _POOL = Pool(
 )
 
 
+# Keys to erase: no hexadecimal digits, and no two begin alike.
+NAMES = tuple(letter * 8 for letter in "klmnop")
+_NAMED = replace(_POOL, texts=NAMES, some=5)
+
+
 def _plain() -> list[Kind]:
     schema = Schema("g string", "v string, w bigint")
     return [Kind("default", schema, tuple([t] for t in _TEXTS), lambda k: k, "g string")]
+
+
+def _pairs() -> Kind:
+    schema = Schema("g string, h bigint", "v string, w bigint")
+    keys = tuple([t, n] for t in NAMES[:4] for n in (-1, 2, 300))
+    return Kind("default", schema, keys, lambda k: k, "g string, h bigint")
+
+
+def _keyed() -> list[Kind]:
+    return [k for k in of_transform(Kind, _NAMED) if k.hashed_schema == "g string"]
 
 
 def shapes(partitions_of: Callable[[list[Row], str], list[int]]) -> dict[str, Shape]:
@@ -108,6 +124,29 @@ def shapes(partitions_of: Callable[[list[Row], str], list[int]]) -> dict[str, Sh
             {k.name: k for k in _plain()},
         ),
     }
+    pairs, keyed, sides = _pairs(), _keyed(), of_join(Kind, _NAMED)
+    variables = {
+        n: v for n, v in made["transform"].variables.items() if n not in ("order", "lists")
+    }
+    for shape in (
+        Shape("pairs", "stateStoreSave", pairs.schema, {pairs.name: pairs}, erased_by="g"),
+        Shape(
+            "keyed",
+            "transformWithStateExec",
+            with_families,
+            {k.name: k for k in keyed},
+            variables,
+            erased_by="g",
+        ),
+        Shape(
+            "sides",
+            "symmetricHashJoin",
+            with_families,
+            {k.name: k for k in sides},
+            erased_by="f",
+        ),
+    ):
+        made[shape.name] = shape
     for shape in made.values():
         for kind in shape.kinds.values():
             kind.places.extend(

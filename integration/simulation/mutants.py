@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from integration.jvm import REPO, millpond_jar
+from integration.simulation.schedule import ERASING
 
 _SHIM = "jvm-shim/src/main/scala/"
 _PACKAGE = "python/src/millpond/"
@@ -27,12 +28,13 @@ class Mutant:
     """A defect.
 
     `edits`: a file, a text that is in it once, and the text that replaces it. `again`: an earlier
-    version had this defect.
+    version had this defect. `first`: the first seed that may find it.
     """
 
     name: str
     edits: tuple[tuple[str, str, str], ...]
     again: bool = False
+    first: int = 1
 
     @property
     def is_scala(self) -> bool:
@@ -371,6 +373,66 @@ MUTANTS: tuple[Mutant, ...] = (
             ),
         ),
     ),
+    Mutant(
+        "a snapshot of an erased version that an executor publishes late stays",
+        (
+            (
+                _PACKAGE + "store/snapshot/upload.py",
+                "    if manifest.version <= told.erased_version:\n",
+                "    if manifest.version <= 0:\n",
+            ),
+            (
+                _PACKAGE + "agent/service.py",
+                "version.version <= stored.erased_version(store.operator)",
+                "version.version <= 0",
+            ),
+        ),
+        first=ERASING,
+    ),
+    Mutant(
+        "an erasure deletes what a query has committed meanwhile",
+        (
+            (
+                _PACKAGE + "operations/erase/run.py",
+                "            refuse_run_on(place, journal)\n            late = ",
+                "            late = ",
+            ),
+            (
+                _PACKAGE + "operations/erase/run.py",
+                "matcher, found)\n            refuse_run_on(place, journal)\n",
+                "matcher, found)\n",
+            ),
+            (
+                _PACKAGE + "operations/erase/places.py",
+                "if last is None or version.version <= last",
+                "if last is None or version.version > 0",
+            ),
+        ),
+        again=True,
+        first=ERASING,
+    ),
+    Mutant(
+        "a place has no mark while a key is erased from it",
+        (
+            (
+                _PACKAGE + "operations/erase/places.py",
+                "    storage.put_bytes(layout.FORMAT_KEY, encode_format(value, erasing=True))\n",
+                "    storage.put_bytes(layout.FORMAT_KEY, encode_format(value))\n",
+            ),
+        ),
+        first=ERASING,
+    ),
+    Mutant(
+        "changelogs that are written anew count the erased rows",
+        (
+            (
+                _PACKAGE + "operations/erase/plan.py",
+                "keys=described.keys - sum(gone.values())",
+                "keys=described.keys",
+            ),
+        ),
+        first=ERASING,
+    ),
 )
 
 
@@ -432,6 +494,8 @@ def hunt(mutant: Mutant, seeds: int) -> Result:
             sys.executable,
             "-m",
             "integration.simulation",
+            "--first",
+            str(mutant.first),
             "--seeds",
             str(seeds),
             "--no-shrink",

@@ -11,7 +11,12 @@ from integration.harness import ProviderError
 from integration.simulation.director import Executor, Wrong, kinds_of
 from integration.simulation.families import Kind, Shape
 from integration.simulation.setting import Setting
-from integration.simulation.spark_files import write_commit, write_metadata, write_offsets
+from integration.simulation.spark_files import (
+    purge_logs,
+    write_commit,
+    write_metadata,
+    write_offsets,
+)
 from integration.simulation.tasks import Families, Task, Version, part
 from integration.simulation.world import World
 from millpond.errors import ErrorKind
@@ -30,7 +35,7 @@ _EXCUSED = {
     ErrorKind.AGENT_TIMEOUT,
     ErrorKind.STORE_CLOSED,
 }
-_OF_DAMAGE = {
+OF_DAMAGE = {
     ErrorKind.CHANGELOG_DAMAGED,
     ErrorKind.MANIFEST_DAMAGED,
     ErrorKind.SST_DAMAGED,
@@ -46,6 +51,10 @@ _ATTEMPTS = 4
 # Attempts without faults. The driver may abort one. Each executor may hold files that the other
 # executor replaced.
 _QUIET_ATTEMPTS = 4
+
+
+class Refused(Exception):
+    """The query cannot go on: a key is being erased from its state."""
 
 
 class Killed(Exception):
@@ -79,6 +88,8 @@ class Query:
         base = self.newest
         content = self.contents.setdefault(base, self._content(step))
         write_offsets(self.world.storage, base, self.partitions)
+        if self.setting.purges:
+            self._retain(base)
         chance = random.Random(content)
         changes = self._family_changes(chance, self.versions[base].families)
         ids: list[str | None] = [None] * self.partitions
@@ -95,10 +106,35 @@ class Query:
                 self.world.log("the driver dies in the batch")
                 self.restart()
                 return
+            if not self.goes_on():
+                self.restart()
+                return
         write_commit(self.world.storage, base, ids, self.setting.spark_format)
         self.newest = base + 1
         self.versions[self.newest] = Version(self.newest, self.partitions, tuple(ids), families)
         self.contents.pop(base)
+
+    # ---- what `Erasing` adds
+
+    @property
+    def erasing(self) -> bool:
+        """Whether a key is being erased."""
+        return False
+
+    def since(self) -> int:
+        """Return how many erasures have begun and ended so far."""
+        return 0
+
+    def goes_on(self) -> bool:
+        """Return whether the query goes on after a task."""
+        return True
+
+    def opened(self, task: Task, since: int) -> None:
+        """Look at a store that was just opened.
+
+        Args:
+            since: how many erasures had ended before.
+        """
 
     def _content(self, step: Step) -> int:
         return random.Random(f"{self.choices.seed}/{step['id']}/content").getrandbits(60)
@@ -170,7 +206,7 @@ class Query:
             return
         if kind in _OF_LOSS and executor.emptied:
             return
-        excused = _EXCUSED | _OF_DAMAGE if self.setting.bodies else _EXCUSED
+        excused = _EXCUSED | OF_DAMAGE if self.setting.bodies else _EXCUSED
         if not (executor.disturbed and kind in excused):
             raise Wrong(f"{kind.value} without a reason", error)
 
@@ -189,7 +225,7 @@ class Query:
         changes: list[tuple[str, str]],
         step: Step,
     ) -> tuple[str | None, Families]:
-        world, version = self.world, self.versions[base]
+        world, version, since = self.world, self.versions[base], self.since()
         provider = world.provider(executor, partition, self.partitions)
         store = world.new_name("s")
         rows = part(version, self.shape.kinds, partition, self.partitions)
@@ -206,6 +242,7 @@ class Query:
                 names = set(task.do("cf_names")) - {"default"}
                 if names != set(rows):
                     raise Wrong("other families than were committed", (sorted(names), sorted(rows)))
+            self.opened(task, since)
             if self.choices.pick(0.4):
                 task.check_all("after opening")
             early = chance.randint(0, step.get("ops", 8))
@@ -292,6 +329,8 @@ class Query:
 
     def _retain(self, asked: int) -> None:
         self.floor = max(self.floor, asked - self.setting.retain + 1)
+        if self.setting.purges:
+            purge_logs(self.world.storage, asked - self.setting.retain)
 
     def _check_commit(self, task: Task, done: dict[str, Any], base: int) -> None:
         if done["version"] != base + 1 or (done["id"] is None) != (self.setting.spark_format == 1):

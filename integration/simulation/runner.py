@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 
-from integration.simulation.actors import Actors
 from integration.simulation.director import Wrong
+from integration.simulation.erasing import Erasing
 from integration.simulation.families import Shape
-from integration.simulation.query import Step
+from integration.simulation.query import Refused, Step
 from integration.simulation.setting import MINUTE_MS
 from integration.simulation.world import World
 from millpond.format import layout
 
 
-class Runner(Actors):
+class Runner(Erasing):
     """One run."""
 
     def carry_out(self, steps: list[Step]) -> None:
@@ -22,12 +23,15 @@ class Runner(Actors):
             self.step = step["id"]
             self.choices.begin(self.step)
             self.world.log(f"-- {' '.join(f'{k}={v}' for k, v in step.items() if k != 'id')}")
-            getattr(self, f"do_{step['do']}")(step)
+            self.before_step(step)
+            with contextlib.suppress(Refused):
+                getattr(self, f"do_{step['do']}")(step)
         self.choices.begin(10**6)
         self.finish()
 
     def finish(self) -> None:
         """Stop the faults. Then the store must work, hold the committed state, and stop growing."""
+        self.end_all()
         world = self.world
         world.quiet = True
         world.settle()

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 from integration.simulation.query import Step
 from integration.simulation.setting import MINUTE_MS, Setting
+
+# From this seed on, users erase keys, and others read the state meanwhile.
+ERASING = 1_000_000
+_LOOKS = ("read", "get", "history", "blame", "verify", "list", "native", "tables", "fork")
 
 
 def setting_of(seed: int) -> Setting:
@@ -21,7 +26,7 @@ def setting_of(seed: int) -> Setting:
     backend = "heap" if chance.random() < 0.12 else "rocksdb"
     budget = "64m" if backend == "heap" else chance.choice(("64k", "256k", "64m", "64m"))
     struck = chance.choice(("", "", "", "flush", "flush", "disk", "snapshot", "changelog"))
-    return Setting(
+    setting = Setting(
         shape=chance.choice(("transform", "transform", "join", "plain")),
         spark_format=chance.choice((1, 2)),
         storage=chance.choice(("local", "local", "object")),
@@ -49,6 +54,21 @@ def setting_of(seed: int) -> Setting:
         room_bytes=chance.choice((0, 4096)),
         passes=chance.choice((0, 0, 1)),
     )
+    if seed < ERASING:
+        return setting
+    troubled = chance.random() < 0.4
+    return replace(
+        setting,
+        shape=chance.choice(("pairs", "keyed", "keyed", "sides")),
+        partitions=chance.choice((1, 2)),
+        storage_faults=0.0,
+        local_faults=setting.local_faults if troubled else 0.0,
+        deaths=setting.deaths if troubled else 0.0,
+        bodies=False,
+        kills=chance.choice((0.0, 0.03, 0.1)),
+        purges=True,
+        plain=True,
+    )
 
 
 def steps_of(seed: int) -> list[Step]:
@@ -72,7 +92,10 @@ def steps_of(seed: int) -> list[Step]:
         "lose": 1,
         "savepoint": 1,
     }
-    allowed = {k: w for k, w in kinds.items() if k == "maintain" or chance.random() < 0.6}
+    if seed >= ERASING:
+        kinds |= {"erase": 8, "look": 8, "turns": 3}
+    always = ("maintain", "erase", "look")
+    allowed = {k: w for k, w in kinds.items() if k in always or chance.random() < 0.6}
     trouble = chance.choice((0.0, 0.2, 0.6))
     steps: list[Step] = []
     main = 0
@@ -115,6 +138,24 @@ def _other(chance: random.Random, do: str, main: int) -> Step:
             "what": what,
             "background": chance.random() < 0.6,
         }
+    if do == "erase":
+        return {
+            "do": do,
+            "which": chance.randint(0, 63),
+            "saved": chance.choice(("", "", "", "native", "canonical")),
+            "lives_on": chance.choice((0.0, 0.5, 1.0)),
+            "turns": chance.choice((0, 2, 5, 10)),
+        }
+    if do == "look":
+        return {
+            "do": do,
+            "what": chance.choice(_LOOKS),
+            "by": chance.randint(0, 3),
+            "which": chance.randint(0, 63),
+            "turns": chance.choice((0, 2, 5, 10)),
+        }
+    if do == "turns":
+        return {"do": do, "turns": chance.choice((1, 3, 10, 40))}
     if do == "clock":
         return {
             "do": do,

@@ -40,6 +40,9 @@ class Setting:
     room_bytes: int = 4096  # for the header of such a changelog
     passes: int = 1  # of maintenance without a use, until a store closes its RocksDB
     struck: str = ""  # things go wrong only at seams that begin so; "": everywhere
+    kills: float = 0.0  # that somebody kills an erasure before an operation
+    purges: bool = False  # Spark removes old entries from its logs
+    plain: bool = False  # files are not compressed
 
     @property
     def conf(self) -> dict[str, str]:
@@ -55,4 +58,6 @@ class Setting:
             "millpond.commit.fsync": False,
             "millpond.lock.acquireTimeoutMs": 0,
         }
+        if self.plain:
+            conf |= {"millpond.changelog.codec": "none", "millpond.snapshot.compression": "none"}
         return short_conf(conf) | {"spark.sql.streaming.minBatchesToRetain": str(self.retain)}

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 from integration.harness import ProviderError
 from integration.simulation.choices import Choices, Key
+from integration.simulation.commands import opening
 from integration.simulation.director import Wrong
 from integration.simulation.families import MOST_PARTITIONS, Shape, shapes
 from integration.simulation.jvm import Hang, Jvm
@@ -110,8 +111,9 @@ class Simulator:
         shape = known[schedule.setting.shape]
         world: World | None = None
         try:
-            world = World(jvm, schedule.setting, shape, choices, work_dir)
-            run(world, shape, list(schedule.steps))
+            with opening():
+                world = World(jvm, schedule.setting, shape, choices, work_dir)
+                run(world, shape, list(schedule.steps))
             return Outcome(None, "", world.trace, choices.made)
         except Exception as error:
             trace = [] if world is None else [*world.trace]

@@ -76,6 +76,14 @@ def write_commit(
     storage.put_bytes(layout.commits_key(batch), commit.encode())
 
 
+def purge_logs(storage: Storage, first: int) -> None:
+    """Remove the batches before `first` from both logs, as Spark does when a batch begins."""
+    for prefix in (layout.COMMITS_DIR, layout.OFFSETS_DIR):
+        names = [info.key for info in storage.list(f"{prefix}/")]
+        numbers = [(key, key.rpartition("/")[2]) for key in names]
+        storage.delete([key for key, name in numbers if name.isdigit() and int(name) < first])
+
+
 def read_ids(storage: Storage, batch: int) -> tuple[str, ...]:
     """Return the ids in the commit of a batch, by partition."""
     commit = storage.read(layout.commits_key(batch)).decode()

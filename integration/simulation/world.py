@@ -169,6 +169,7 @@ class World(Director):
 
     def breathe(self) -> None:
         """Sometimes let another thread go on between two actions of the main thread."""
+        self.beside()
         if self.threads and not self.quiet:
             threads = list(self.threads)
             chosen = self.choices.pick(self.setting.meanwhile, len(threads))
@@ -182,6 +183,8 @@ class World(Director):
 
     def abandon(self) -> bool:
         """End all work after a failure. Return whether the JVM can serve the next run."""
+        for command in self.commands:
+            command.kill()
         self.quiet = True
         for executor in list(self._owners.values()):
             executor.dead = executor.agent.dead = True

@@ -1,0 +1,643 @@
+"""A user erases a key, and others read the state meanwhile.
+
+An erasure and the commands that read stand still before each operation of the storage. The query,
+its executors and the other commands go on there. A kill may come there as well.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import millpond
+from integration.harness import ProviderError, Row
+from integration.simulation.actors import Actors
+from integration.simulation.commands import Command
+from integration.simulation.director import Executor, Wrong, kinds_of
+from integration.simulation.families import Kind
+from integration.simulation.query import OF_DAMAGE, Refused, Step
+from integration.simulation.tasks import Families, Rows, Task, Version
+from integration.store_model import canon
+from millpond import checkpoint, savepoint, state
+from millpond.errors import ErrorKind
+from millpond.format import layout
+from millpond.format.format_file import decode_format
+from millpond.storage import LocalStorage, Storage
+
+# What a task meets whose files an erasure replaces: Spark tries again, and that is refused.
+_OVERTAKEN = OF_DAMAGE | {
+    ErrorKind.ERASE_UNFINISHED,
+    ErrorKind.OBJECT_NOT_FOUND,
+    ErrorKind.SST_MISSING,
+    ErrorKind.VERSION_EXPIRED,
+    ErrorKind.CHANGELOG_REPLACED,
+}
+_MOST_RUNS = 3  # of an erasure that nobody kills
+_MOST_TURNS = 1_000_000
+
+
+@dataclass
+class Erasure:
+    """An erasure of a key, over all runs of its command.
+
+    text: of the key. newest: the version that is the newest when this run begins. first: nothing of
+    an earlier run is left.
+    """
+
+    text: str
+    paths: tuple[str, ...]
+    newest: int = 0
+    activity: int = 0
+    alone: bool = True  # nothing goes on in the background
+    first: bool = True
+    is_marked: bool = False
+    command: Command | None = None
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A savepoint: its place, and the version that is in it."""
+
+    path: Path
+    form: str
+    version: Version
+
+
+class Erasing(Actors):
+    """The steps with erasures, and those that go on beside one."""
+
+    erasure: Erasure | None = None  # until one run of it ends well
+    erased: tuple[str, ...] = ()  # the texts of all erasures that have begun
+    stopped = False  # the query has to be started anew
+    in_batch = False
+    planned = 0  # the newest version that the last erasure knows of
+    activity = 0  # how many steps so far may have made files, or deleted some
+    saved: tuple[Saved, ...] = ()
+
+    # ---- the oracle
+
+    def holds(self, kind: Kind, key: Row, text: str) -> bool:
+        """Return whether a row has the key to erase."""
+        return bool(kind.hashed(key)[0] == text)
+
+    def without(self, families: Families, text: str) -> Families:
+        """Return the rows that are left once the key is erased."""
+        return {
+            name: {
+                at: row
+                for at, row in rows.items()
+                if not self.holds(self.shape.kinds[name], row[0], text)
+            }
+            for name, rows in families.items()
+        }
+
+    def _forms(self, families: Families, since: int) -> list[Families]:
+        """Return what a reader may find that began when there were `since` erasures."""
+        found = [families]
+        for text in self.erased[since:]:
+            found.append(self.without(found[-1], text))
+        return found
+
+    # ---- steps
+
+    def do_erase(self, step: Step) -> None:
+        """A user stops the query and erases a key. What follows goes on beside the erasure."""
+        if not self.newest:
+            return
+        if self.erasure is None or self.erasure.command is not None:
+            self.end_erasure()
+        self.restart(step["lives_on"])
+        if self.erasure is None:
+            paths = [str(self.world.checkpoint)]
+            if step["saved"]:
+                paths += self._save(step["saved"])
+            self.erasure = Erasure(self._text(step), tuple(paths))
+        self._begin(self.erasure)
+        self._turns(step["turns"])
+
+    def do_look(self, step: Step) -> None:
+        """A user reads the state. What follows goes on beside that."""
+        if self.newest:
+            version = self.versions[self.restorable()[-1 - step["by"] % len(self.restorable())]]
+            if version.partitions == self.partitions:
+                self._look(step, version)
+                self._turns(step["turns"])
+
+    def do_turns(self, step: Step) -> None:
+        """The commands go on by turns."""
+        self._turns(step["turns"])
+
+    def before_step(self, step: Step) -> None:
+        """Prepare a step: bring to an end what cannot go on beside it."""
+        self.tidy()
+        alone = ("rescale", "back", "audit", "savepoint", "read", "late")
+        if step["do"] in alone:
+            self.end_erasure()
+        if step["do"] not in ("erase", "look", "turns", "clock"):
+            self.activity += 1
+
+    def do_batch(self, step: Step) -> None:
+        """Run a micro-batch, beside an erasure or after a killed one, too."""
+        erasure = self.erasure
+        refused = (
+            erasure is not None
+            and erasure.is_marked
+            and erasure.command is None
+            and not any(
+                run == self.world.run for e in self.world.executors for run, _ in e.providers
+            )
+        )
+        was = self.newest
+        self.in_batch = True
+        try:
+            super().do_batch(step)
+        except Refused:
+            self.world.log("the query is refused")
+            self.restart(0.5)
+        finally:
+            self.in_batch = False
+        self.tidy()
+        if refused and self.newest > was:
+            raise Wrong("a query runs while a key is half erased")
+
+    def end_erasure(self) -> None:
+        """Let all commands end. An erasure that was killed is run again, until it ends well."""
+        self._finish_commands()
+        for _ in range(_MOST_RUNS):
+            if self.erasure is None:
+                return
+            self.restart(0.3)
+            self._begin(self.erasure)
+            self._finish_commands()
+        if self.erasure is not None:
+            raise Wrong("an erasure does not end")
+
+    def end_all(self) -> None:
+        """Bring all commands to an end. Check what was saved."""
+        self.tidy()
+        self.end_erasure()
+        for saved in self.saved:
+            self._check_saved(saved)
+
+    # ---- turns
+
+    def _turns(self, count: int) -> None:
+        for _ in range(count):
+            if not self.world.commands:
+                break
+            self.world.beside(often=0.9)
+        self.tidy()
+
+    def _finish_commands(self) -> None:
+        for command in [*self.world.commands]:
+            command.go(_MOST_TURNS)
+        self.tidy()
+
+    def tidy(self) -> None:
+        """Judge the commands that have ended."""
+        world = self.world
+        while over := [command for command in world.commands if command.done]:
+            world.commands = [command for command in world.commands if not command.done]
+            for command in over:
+                world.log(f"{command.name}: {_what(command)}")
+                command.judge()
+        if self.stopped and not self.in_batch:
+            self.restart(0.5)
+
+    def restart(self, lives_on: float = 0.3) -> None:
+        """End the query and begin it anew."""
+        self.stopped = False
+        super().restart(lives_on)
+
+    @property
+    def erasing(self) -> bool:
+        return self.erasure is not None
+
+    def since(self) -> int:
+        return len(self.erased) - self.erasing
+
+    def goes_on(self) -> bool:
+        """Let commands go on. Return whether the query does."""
+        self.world.beside()
+        self.tidy()
+        return not self.stopped
+
+    def opened(self, task: Task, since: int) -> None:
+        """Note which rows a task found that opened its store beside an erasure."""
+        self.tidy()
+        if since == len(self.erased):
+            return
+        task.walks.clear()  # nobody knows which rows they yield
+        found = {name: self._scanned(task, name) for name in task.rows}
+        forms = self._forms(dict(task.rows), since)
+        if self.newest > self.planned:
+            # A batch that the erasure does not know of. It has rows of the key or not.
+            left = self._forms(found, since)[-1]
+            forms = [found] if left == forms[-1] else []
+        for form in forms:
+            if found == form:
+                task.rows.clear()
+                task.rows.update(form)
+                return
+        raise Wrong("a task beside an erasure finds a mixture", (found, task.rows))
+
+    def _scanned(self, task: Task, name: str) -> Rows:
+        kind = self.shape.kinds[name]
+        found: Rows = {}
+        for key, value in task.do("scan", cf=name, multi=kind.schema.multi):
+            found.setdefault(canon(key), (key, []))[1].append(value)
+        return found
+
+    def _attempt(
+        self,
+        executor: Executor,
+        base: int,
+        partition: int,
+        chance: random.Random,
+        changes: list[tuple[str, str]],
+        step: Step,
+    ) -> tuple[str | None, Families]:
+        self.tidy()
+        if self.stopped:
+            raise Refused
+        return super()._attempt(executor, base, partition, chance, changes, step)
+
+    def _judge(self, error: ProviderError, executor: Executor, *, last: bool = False) -> None:
+        self.tidy()
+        kinds = kinds_of(error)
+        if kinds and kinds[0] in _OVERTAKEN and (self.erasure is not None or self.stopped):
+            self.world.log(f"refused: {kinds[0].value}")
+            raise Refused
+        super()._judge(error, executor, last=last)
+
+    # ---- erasures
+
+    def _text(self, step: Step) -> str:
+        texts = sorted(
+            {
+                kind.hashed(key)[0]
+                for name, rows in self.versions[self.newest].families.items()
+                for kind in [self.shape.kinds[name]]
+                for key, _ in rows.values()
+                if kind.hashed(key)[0] is not None
+            }
+        )
+        some = sorted({k.hashed(c)[0] for k in self.shape.kinds.values() for c in k.candidates})
+        chosen = texts if texts and step["which"] % 8 else some
+        return str(chosen[step["which"] % len(chosen)])
+
+    def _begin(self, erasure: Erasure) -> None:
+        self.planned = erasure.newest = self.newest
+        erasure.activity = self.activity
+        erasure.alone = not self.world.threads
+        self.erased = (*self.erased, erasure.text)
+        column = self.shape.erased_by
+        self.world.log(f"an erasure of {erasure.text}")
+
+        def work() -> Any:
+            return millpond.erase(erasure.paths, key={column: erasure.text})
+
+        places = {str(self.world.checkpoint): self.world.storage}
+        places |= {path: storage_at(path) for path in erasure.paths[1:]}
+        command = Command("an erasure", places, work)
+        command.judge = lambda: self._judge_erasure(erasure, command)
+        command.mortal = True
+        erasure.command = command
+        self.world.commands.append(command)
+
+    def _judge_erasure(self, erasure: Erasure, command: Command) -> None:
+        erasure.command = None
+        was_marked, erasure.is_marked = erasure.is_marked, self._is_marked()
+        first, erasure.first = erasure.first, False
+        has_run_on = self.newest > erasure.newest
+        if command.killed:
+            return
+        if command.failure is not None:
+            raise Wrong(f"an erasure fails: {type(command.failure).__name__}", command.failure)
+        error = command.error
+        if error is not None:
+            # Tasks may have written the key although their batch is not committed.
+            seen = has_run_on or erasure.activity != self.activity or not erasure.alone
+            excused = {ErrorKind.QUERY_RUNNING} if seen else set()
+            if not was_marked and not erasure.is_marked and erasure.activity != self.activity:
+                excused |= _OVERTAKEN  # the query removed files while it looked
+            if error.kind not in excused:
+                raise Wrong(f"an erasure fails: {error.kind.value}", error) from error
+            if was_marked and not erasure.is_marked:
+                raise Wrong("an erasure that is refused takes the mark away")
+            self.stopped = True  # as the command says
+            return
+        self.erasure = None
+        self.stopped = True
+        if erasure.is_marked:
+            raise Wrong("an erasure that has ended leaves its mark")
+        self._check_report(erasure, command.result, first=first and not has_run_on)
+        for number, version in self.versions.items():
+            if number <= erasure.newest:
+                families = self.without(version.families, erasure.text)
+                self.versions[number] = replace(version, families=families)
+        self.saved = tuple(
+            replace(
+                one,
+                version=replace(
+                    one.version, families=self.without(one.version.families, erasure.text)
+                ),
+            )
+            if str(one.path) in erasure.paths
+            else one
+            for one in self.saved
+        )
+        if has_run_on:
+            for number in range(erasure.newest + 1, self.newest + 1):
+                self._adopt(erasure.text, number)
+            return
+        # What a task published while the key was erased, nobody reads: its batch is not committed.
+        newest = None if erasure.alone and erasure.activity == self.activity else self.newest
+        if not self.world.threads and not self.in_batch:
+            self._check_bytes(self.world.storage, erasure.text, newest)
+        for path in erasure.paths[1:]:
+            self._check_bytes(storage_at(path), erasure.text)
+
+    def _adopt(self, text: str, number: int) -> None:
+        """Take over which rows of an erased key a version has that nobody saw coming.
+
+        Its batch was committed while the erasure ended. No other row may be lost.
+        """
+        version = self.versions[number]
+        root, families = str(self.world.checkpoint), self.without(version.families, text)
+        for name in families:
+            kind = self.shape.kinds[name]
+            found = self._at_once(
+                "a look at a batch that was committed beside an erasure",
+                partial(read_family, root, number - 1, name),
+            )
+            for key, value in found:
+                if self.holds(kind, key, text):
+                    families[name].setdefault(canon(key), (key, []))[1].append(value)
+        self.versions[number] = replace(version, families=families)
+
+    def _is_marked(self) -> bool:
+        try:
+            decode_format(self.world.storage.read(layout.FORMAT_KEY))
+        except millpond.MillpondError as error:
+            return error.kind is ErrorKind.ERASE_UNFINISHED
+        return False
+
+    def _check_report(self, erasure: Erasure, report: Any, *, first: bool) -> None:
+        place = report.places[0]
+        missing = {number - 1 for number in self.restorable()} - {*place.batches}
+        if place.proof is None or (first and missing):
+            raise Wrong("an erasure leaves out batches", (missing, place))
+        version = self.versions[erasure.newest]
+        rows = sum(
+            self.holds(kind, key, erasure.text)
+            for name, rows in version.families.items()
+            for kind in [self.shape.kinds[name]]
+            if not kind.internal
+            for key, _ in rows.values()
+        )
+        if first and place.rows != rows:
+            raise Wrong("an erasure counts wrong", (place.rows, rows))
+        if first and place.entries < rows:
+            raise Wrong("an erasure counts too few entries", (place.entries, rows))
+
+    def _check_bytes(self, storage: Storage, text: str, newest: int | None = None) -> None:
+        for info in storage.list(f"{layout.STATE_DIR}/"):
+            parsed = layout.parse_key(info.key)
+            if parsed is None or isinstance(parsed.file, layout.StagingFile):
+                continue
+            if (
+                newest is not None
+                and isinstance(parsed.file, layout.ChangelogFile)
+                and parsed.file.version.version > newest
+            ):
+                continue
+            if text.encode() in storage.read(info.key):
+                raise Wrong(f"an erased key is left: {type(parsed.file).__name__}", info.key)
+
+    # ---- savepoints
+
+    def _save(self, form: str) -> list[str]:
+        """Make a savepoint of the newest version. Return its path."""
+        version = self.versions[self.newest]
+        path = self.world.dir / self.world.new_name("saved")
+        root = str(self.world.checkpoint)
+
+        def work() -> Any:
+            return savepoint.create(root, str(path), format=form)
+
+        self._at_once("a savepoint", work)
+        self.saved = (*self.saved, Saved(path, form, version))
+        return [str(path)]
+
+    def _check_saved(self, saved: Saved) -> None:
+        for name, kind in self.shape.kinds.items():
+            rows = saved.version.families.get(name, {})
+            if not kind.internal and _grouped(read_family(str(saved.path), None, name)) != _shown(
+                rows
+            ):
+                raise Wrong("a savepoint has wrong rows", (name, saved.path.name))
+
+    def _at_once(self, name: str, work: Callable[[], Any]) -> Any:
+        """Run a command that nothing interrupts. It must not fail."""
+        command = Command(name, {str(self.world.checkpoint): self.world.storage}, work)
+        command.go(_MOST_TURNS)
+        error = command.error or command.failure
+        if error is not None:
+            raise Wrong(f"{name} fails: {_what(command)}", error) from error
+        return command.result
+
+    # ---- readers
+
+    def _look(self, step: Step, version: Version) -> None:
+        root, batch = str(self.world.checkpoint), version.number - 1
+        names = [n for n, kind in self.shape.kinds.items() if not kind.internal]
+        name = names[step["which"] % len(names)]
+        kind = self.shape.kinds[name]
+        key = kind.candidates[step["which"] % len(kind.candidates)]
+        what = step["what"]
+        new = self.world.dir / self.world.new_name("new")
+
+        def work() -> Any:
+            if what == "read":
+                return read_family(root, batch, name)
+            if what == "get":
+                with millpond.lookup(root, column_family=name, batch=batch) as found:
+                    return [found.get(named(kind, key)) for _ in range(2)]
+            if what == "history":
+                return state.history(root, column_family=name, key=named(kind, key))
+            if what == "blame":
+                return state.blame(root, column_family=name, batch=batch).to_pylist()
+            if what == "verify":
+                return checkpoint.verify(root)
+            if what == "list":
+                return state.list(root, batch=batch)
+            if what == "fork":
+                return millpond.fork(root, str(new), batch=batch)
+            form = "canonical" if what == "tables" else "native"
+            return savepoint.create(root, str(new), batch=batch, format=form)
+
+        since = len(self.erased) - (self.erasure is not None)
+        command = Command(f"{what} of batch {batch}", {root: self.world.storage}, work)
+        seen = (since, self.activity, version, dict(self.versions))
+
+        def judge() -> None:
+            try:
+                self._judge_look(what, command, seen, name, key, new)
+            finally:
+                shutil.rmtree(new, ignore_errors=True)
+
+        command.judge = judge
+        self.world.commands.append(command)
+
+    def _judge_look(
+        self,
+        what: str,
+        command: Command,
+        seen: tuple[int, int, Version, dict[int, Version]],
+        name: str,
+        key: Row,
+        new: Path,
+    ) -> None:
+        since, activity, version, versions = seen
+        kind = self.shape.kinds[name]
+        if command.killed:
+            return
+        if command.failure is not None:
+            raise Wrong(f"{what} fails: {type(command.failure).__name__}", command.failure)
+        moved = activity != self.activity or bool(self.world.threads) or self.in_batch
+        if command.error is not None:
+            error = command.error
+            overtaken = since != len(self.erased)
+            if moved or (overtaken and error.kind is ErrorKind.ERASE_UNFINISHED):
+                return
+            raise Wrong(f"{what} fails: {error.kind.value}", error) from error
+        forms = self._forms(version.families, since)
+        rows = [form.get(name, {}) for form in forms]
+        if what == "read":
+            _one_of(what, _grouped(command.result), [_shown(form) for form in rows])
+        elif what == "get":
+            shown = [_values_of(rows_, key) for rows_ in rows]
+            for found in command.result:
+                _one_of(what, [_row(one["value"]) for one in found], shown)
+        elif what == "blame":
+            found = sorted({canon(_row(one["key"])) for one in command.result})
+            _one_of(what, found, [sorted(form) for form in rows])
+        elif what == "list":
+            counted = {f.column_family: f.rows for f in command.result.families}
+            kinds = [n for n, k in self.shape.kinds.items() if not k.internal]
+            found = {n: counted.get(n, 0) for n in kinds}
+            _one_of(what, found, [{n: len(form.get(n, {})) for n in kinds} for form in forms])
+        elif what == "verify":
+            problems = command.result.problems
+            kinds_ = {problem.kind for problem in problems}
+            if not moved and problems and ErrorKind.ERASE_UNFINISHED not in kinds_:
+                raise Wrong(f"verify finds damage: {sorted(k.value for k in kinds_)}", problems)
+        elif what == "history":
+            if not moved:
+                self._judge_history(command.result, versions, kind, key, since)
+        elif what == "fork":
+            self._one_of_forms(new, forms)
+        else:
+            self._one_of_forms(new, forms)
+
+    def _one_of_forms(self, new: Path, forms: list[Families]) -> None:
+        names = [n for n, kind in self.shape.kinds.items() if not kind.internal]
+        found = {n: _grouped(read_family(str(new), None, n)) for n in names}
+        _one_of("a copy", found, [{n: _shown(form.get(n, {})) for n in names} for form in forms])
+
+    def _judge_history(
+        self,
+        found: Any,
+        versions: dict[int, Version],
+        kind: Kind,
+        key: Row,
+        since: int,
+    ) -> None:
+        if found.unreadable:
+            raise Wrong("history finds damage", found.unreadable)
+        told = {change.batch: [_row(r["value"]) for r in change.after] for change in found.changes}
+        tales = []
+        numbers = [v for v in sorted(versions) if v - 1 in found.batches]
+        count = len(self._forms({}, since))
+        for form in range(count):
+            tale: dict[int, Any] = {}
+            before: Any = None
+            for number in numbers:
+                rows = self._forms(versions[number].families, since)[form].get(kind.name, {})
+                values = _values_of(rows, key)
+                if before is None or before != values:
+                    tale[number - 1] = values
+                before = values
+            tales.append(tale)
+        _one_of("history", told, tales)
+
+
+def _what(command: Command) -> str:
+    if command.killed:
+        return "killed"
+    error = command.error
+    if error is not None:
+        return error.kind.value
+    return "done" if command.failure is None else type(command.failure).__name__
+
+
+def _one_of(what: str, found: Any, forms: list[Any]) -> None:
+    if not any(found == form for form in forms):
+        told = f"{str(found)[:800]}, not one of {str(forms)[:2000]}"
+        raise Wrong(f"{what} beside an erasure tells what never was", told)
+
+
+def storage_at(path: str) -> Storage:
+    """Return the storage of a savepoint."""
+    return LocalStorage(path, fsync=False)
+
+
+def read_family(path: str, batch: int | None, name: str) -> list[tuple[Row, Row]]:
+    """Return the rows of a column family by Millpond's API."""
+    table = millpond.read_state(path, batch=batch, column_family=name)
+    return [(_row(one["key"]), _row(one["value"])) for one in table.to_pylist()]
+
+
+def named(kind: Kind, key: Row) -> dict[str, Any]:
+    """Return a key as the API takes it: by the names of its columns."""
+    found: dict[str, Any] = {}
+    for column, value in zip(_columns(kind.schema.key), key, strict=True):
+        name, _, what = column.partition(" ")
+        if what.startswith("struct<"):
+            inner = what[len("struct<") : -1].partition(":")[0]
+            found[f"{name}.{inner}"] = value[0]
+        else:
+            found[name] = value
+    return found
+
+
+def _columns(schema: str) -> list[str]:
+    return schema.split(", ")
+
+
+def _row(value: Any) -> Any:
+    """Return a struct as the rows of the simulation have it: a list of its columns."""
+    return [_row(one) for one in value.values()] if isinstance(value, dict) else value
+
+
+def _grouped(pairs: list[tuple[Row, Row]]) -> dict[str, list[Row]]:
+    found: dict[str, list[Row]] = {}
+    for key, value in pairs:
+        found.setdefault(canon(key), []).append(value)
+    return found
+
+
+def _shown(rows: Rows) -> dict[str, list[Row]]:
+    return {at: values for at, (_, values) in rows.items()}
+
+
+def _values_of(rows: Rows, key: Row) -> list[Row]:
+    found = rows.get(json.dumps(key, ensure_ascii=True))
+    return [] if found is None else found[1]
