@@ -269,11 +269,17 @@ def plan_place(place: Place, matcher: Matcher, job: str, found: Found) -> Journa
         others = described(stores[store], listing).others
         sources[store] = frozenset(replace(store, partition=other) for other in others)
     chosen = made_of(chosen, sources)
+    now = {
+        StoreId(operator.operator, one.partition, one.name)
+        for operator in place.image.operators
+        for one in operator.stores
+    }
     rewrites: list[Rewrite] = []
     for store in sorted(chosen):
         planned = rewrites_of(stores[store], _targets(place, store))
         counted, rows = count(storage, stores[store], planned, matcher)
-        found.live += rows
+        if store in now:  # else a rescale left it behind
+            found.live += rows
         rewrites += map(uncounted, counted) if place.run_on else counted
     return Journal(
         job=job,
