@@ -304,6 +304,41 @@ def test_a_query_that_commits_while_rows_are_written_anew(
     assert after == whole - {key}
 
 
+@pytest.mark.parametrize("spark_format", [1, 2])
+@pytest.mark.parametrize("when", ["before it deletes", "after it deleted"])
+def test_a_batch_that_is_committed_after_the_last_look_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark_format: int, when: str
+) -> None:
+    """Tasks had written it before that. The erasure deleted their files, and told of no error."""
+    built = HashedBuilder(tmp_path / "query", spark_format=spark_format)
+    built.build(batches=7, snapshots=())
+    hidden = built.hide(6, 6)
+    key = min(row["key"]["k"] for row in millpond.read_state(built.root).to_pylist())
+    where = "replaced" if when == "before it deletes" else "prove"
+    usual, calls = getattr(run, where), []
+
+    def meanwhile(*arguments: Any) -> Any:
+        calls.append(where)
+        if len(calls) == (2 if where == "replaced" else 1):
+            built.show(hidden[6])
+        return usual(*arguments)
+
+    monkeypatch.setattr(run, where, meanwhile)
+    refused(ErrorKind.QUERY_RUNNING, millpond.erase, [built.root], key={"k": key})
+    monkeypatch.undo()
+    refused(ErrorKind.ERASE_UNFINISHED, millpond.read_state, built.root)
+    (done,) = millpond.erase([built.root], key={"k": key}).places
+    assert verify(built.storage, "it").problems == []
+    assert done.batches == tuple(range(7))
+    twin = HashedBuilder(tmp_path / "twin", spark_format=spark_format).build(7, snapshots=())
+    after, whole = (
+        {row["key"]["k"] for row in millpond.read_state(one.root).to_pylist()}
+        for one in (built, twin)
+    )
+    assert after == whole - {key}
+    check_counts(built, range(7))
+
+
 def test_a_reader_that_an_erasure_overtakes_mixes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -312,17 +312,51 @@ def replaced(place: Place, journal: Journal) -> list[str]:
     """Return the keys of files that the new changelogs replace, in the order in which they go.
 
     Manifests come first: without them nothing names the SSTs. A snapshot that was published since
-    the erasure was planned is among them.
+    the erasure was planned is among them. A changelog above the newest batch is not: a query that
+    nobody sees may commit it at any moment.
     """
     new = {rewrite.key(place.spark_format) for rewrite in journal.rewrites}
+    newest = _newest_of(place, journal)
     gone: list[list[str]] = [[], []]
     listed = listings(place.storage)
     for store in journal.stores:
         listing = listed.get(store, Listing())
         gone[0] += [info.key for info in listing.manifests.values()]
-        others = (*listing.changelogs.values(), *listing.ssts.values(), *listing.staging)
+        last = newest.get(store)
+        old = [
+            info
+            for version, info in listing.changelogs.items()
+            if last is None or version.version <= last
+        ]
+        others = (*old, *listing.ssts.values(), *listing.staging)
         gone[1] += [info.key for info in others if info.key not in new]
     return gone[0] + gone[1]
+
+
+def _newest_of(place: Place, journal: Journal) -> dict[StoreId, int]:
+    """Return the newest version of each store that a query may still add to."""
+    newest: dict[StoreId, int] = {}
+    for rewrite in journal.rewrites if place.index is None else ():
+        newest[rewrite.store] = max(rewrite.version.version, newest.get(rewrite.store, 0))
+    return newest
+
+
+def uncommitted(place: Place, journal: Journal) -> list[Rewrite]:
+    """Return how the operator's changelogs above the newest batch are written anew: without the
+    key. A killed query left them, or one that runs unseen is about to commit them.
+    """
+    if place.index is not None:
+        return []
+    base = {rewrite.store: rewrite.base for rewrite in journal.rewrites}
+    newest = _newest_of(place, journal)
+    return [
+        Rewrite(store=store, version=version, whole=False, base=base.get(store, 0))
+        for store, listing in listings(place.storage).items()
+        if store.operator == journal.operator
+        and (store in newest or store not in journal.stores)  # else all of it goes
+        for version in listing.changelogs
+        if version.version > newest.get(store, place.image.batch + 1)
+    ]
 
 
 def _targets(place: Place, store: StoreId) -> list[VersionId]:
@@ -415,6 +449,22 @@ def refuse_run_on(place: Place, journal: Journal) -> None:
         raise error(
             ErrorKind.QUERY_RUNNING,
             f"{place.path}: a batch was committed while the key was erased",
+            hint="Stop the query, then erase again.",
+        )
+
+
+def refuse_written(place: Place, key: str) -> None:
+    """Raise ConflictError (QUERY_RUNNING) if a file that has the key can be one that a query has
+    written since the erasure was planned.
+    """
+    parsed = layout.parse_key(key)
+    file = parsed.file if parsed is not None else None
+    newest = place.image.batch + 1
+    is_new = isinstance(file, layout.ChangelogFile) and file.version.version > newest
+    if place.index is None and (is_new or newest_commit(place.storage) >= newest):
+        raise error(
+            ErrorKind.QUERY_RUNNING,
+            f"{place.path}: a query has written the key again while it was erased",
             hint="Stop the query, then erase again.",
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -11,7 +11,8 @@ from millpond.errors import FormatError, InternalError, NotFoundError, Unsupport
 from millpond.model.ids import StoreId
 from millpond.operations.erase.journal import Journal
 from millpond.operations.erase.matching import Mask, Matcher
-from millpond.operations.erase.places import Place, listings
+from millpond.operations.erase.places import Place, listings, refuse_written
+from millpond.operations.erase.plan import Rewrite
 from millpond.operations.erase.report import Proof
 from millpond.operations.erase.scan import (
     Found,
@@ -54,17 +55,22 @@ class Search:
         )
 
 
-def prove(place: Place, journal: Journal, matcher: Matcher, found: Found) -> Proof:
+def prove(
+    place: Place, journal: Journal, late: Sequence[Rewrite], matcher: Matcher, found: Found
+) -> Proof:
     """Read all changelogs and SSTs of a place. No row of the operator may have the key.
 
     A file of a store that is written anew, which the erasure did not write, is of an executor that
     has not noticed the end of its query, and takes it back.
 
-    Raises: InternalError: a row has the key. FormatError: a file of the operator is damaged.
+    Args:
+        late: changelogs above the newest batch, which have lost the key as well.
+    Raises: InternalError: a row has the key. ConflictError: QUERY_RUNNING: a query wrote it.
+        FormatError: a file of the operator is damaged.
     """
     search = Search(found)
     storage = place.storage
-    new = {rewrite.key(place.spark_format) for rewrite in journal.rewrites}
+    new = {rewrite.key(place.spark_format) for rewrite in (*journal.rewrites, *late)}
     for store, listing in listings(storage).items():
         files = StoreFiles(storage, store, place.spark_format)
         files.refresh()
@@ -74,6 +80,8 @@ def prove(place: Place, journal: Journal, matcher: Matcher, found: Found) -> Pro
             try:
                 for raw, mask in _masked(storage, files, listing, info, matcher):
                     search.look(info.key, raw)
+                    if mask.any():
+                        refuse_written(place, info.key)
                     check_gone(info.key, mask)
             except (FormatError, NotFoundError, UnsupportedError):
                 if store.operator == matcher.operator:

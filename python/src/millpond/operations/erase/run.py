@@ -24,12 +24,13 @@ from millpond.operations.erase.places import (
     refuse_run_on,
     replaced,
     search,
+    uncommitted,
     unfinished,
 )
 from millpond.operations.erase.proof import Search, check_gone, digest, prove
 from millpond.operations.erase.report import ErasedPlace, EraseReport, Proof
 from millpond.operations.erase.scan import Found
-from millpond.operations.erase.write import rewrite_all
+from millpond.operations.erase.write import holds_key, rewrite_all
 from millpond.query.index import SavepointIndex
 from millpond.state.canonical import CanonicalRows
 from millpond.storage import root_of
@@ -105,14 +106,21 @@ def _erase(
             # What the query has written since, as another command let it, has to stay.
             _check(place)
             refuse_run_on(place, journal)
+            late = uncommitted(place, journal)
+            holding = [
+                one for one in late if holds_key(place.storage, place.spark_format, one, matcher)
+            ]
+            rewrite_all(place.storage, place.spark_format, holding, matcher)
+            _check(place)
             deleted = replaced(place, journal)
             place.storage.delete(deleted)
             after = digest(place.storage, stores)
-            proof = prove(place, journal, matcher, found)
+            proof = prove(place, journal, late, matcher, found)
+            refuse_run_on(place, journal)
             _check(place)
             end(place, index)
         else:
-            proof = prove(place, journal, matcher, found)
+            proof = prove(place, journal, (), matcher, found)
     return ErasedPlace(
         path=place.path,
         operator=matcher.operator,

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
+from millpond.errors import NotFoundError
 from millpond.format.changelog import ChangelogHeader, ChangelogWriter, Record, has_repeats
 from millpond.format.manifest import Manifest
 from millpond.local.scratch import scratch_directory
@@ -77,6 +78,15 @@ def _of_key(storage: Storage, files: StoreFiles, key: str, matcher: Matcher) -> 
         mask = mask_of(matcher, files.store.name, families, [record.key for record in records])
         for n in np.flatnonzero(mask).tolist():
             yield records[n]
+
+
+def holds_key(storage: Storage, spark_format: int, rewrite: Rewrite, matcher: Matcher) -> bool:
+    """Whether a changelog has an entry of the key; False: it is gone by now."""
+    files = StoreFiles(storage, rewrite.store, spark_format)
+    try:
+        return any(True for _ in _of_key(storage, files, rewrite.key(spark_format), matcher))
+    except NotFoundError:
+        return False
 
 
 def rewrite_all(
