@@ -1,12 +1,14 @@
-"""Notices an erasure of a key that comes, or comes and goes, while state is copied. A copy of some
-files of before it, and of others of after it, may have rows that the query had deleted.
+"""Notices an erasure of a key that comes, or comes and goes, while state is read or copied. Some
+files of before it, and others of after it, may have rows that the query had deleted.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
-from millpond.errors import ErrorKind, error
+from millpond.errors import ErrorKind, MillpondError, UnavailableError, error
 from millpond.format import layout
 from millpond.format.format_file import decode_format
 from millpond.storage import Storage, read_if_there
@@ -41,6 +43,22 @@ def refuse_erased(storage: Storage, root: str, before: Erasures) -> None:
     if now.announced - before.announced or now.journal != before.journal:
         raise error(
             ErrorKind.ERASE_UNFINISHED,
-            f"{root}: a key was erased while the state was copied",
-            hint="Nothing was made. Run this command again.",
+            f"{root}: a key was erased meanwhile",
+            hint="Nothing was made of it. Run this command again.",
         )
+
+
+@contextmanager
+def unerased(storage: Storage, root: str) -> Iterator[None]:
+    """Raise ConflictError (ERASE_UNFINISHED) at the end of the block if a key was, or is being,
+    erased since its beginning: what it read may be a mixture, and what failed in it may be whole.
+    """
+    before = read_erasures(storage)
+    try:
+        yield
+    except UnavailableError:
+        raise
+    except MillpondError:
+        refuse_erased(storage, root, before)
+        raise
+    refuse_erased(storage, root, before)
