@@ -49,11 +49,12 @@ def refuse_erased(storage: Storage, root: str, before: Erasures) -> None:
 
 
 @contextmanager
-def unerased(storage: Storage, root: str) -> Iterator[None]:
+def unerased(storage: Storage, root: str, before: Erasures | None = None) -> Iterator[None]:
     """Raise ConflictError (ERASE_UNFINISHED) at the end of the block if a key was, or is being,
-    erased since its beginning: what it read may be a mixture, and what failed in it may be whole.
+    erased since its beginning, or since `before`: what it read may be a mixture, and what failed in
+    it may be whole.
     """
-    before = read_erasures(storage)
+    before = before or read_erasures(storage)
     try:
         yield
     except UnavailableError:

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from millpond.errors import ErrorKind, InvalidInputError
 from millpond.model.json_fields import ColumnFamily
+from millpond.query.erasing import Erasures, read_erasures, unerased
 from millpond.query.index import SavepointIndex
 from millpond.rows.arrow_types import struct_type
 from millpond.rows.chunks import chunks_of, pair_bytes
@@ -38,7 +39,7 @@ from millpond.state.key_examples import key_hint
 from millpond.state.read_state import Keys
 from millpond.state.selection import Opened, Selection, open_state
 from millpond.state.writing import limited
-from millpond.storage import root_of
+from millpond.storage import Storage, open_checkpoint, root_of
 from millpond.store.entries import entries
 
 DEFAULT_BATCH_ROWS = 65_536
@@ -72,17 +73,29 @@ def scan_state(
         raise InvalidInputError(
             f"batch_rows is {batch_rows}: it must be at least 1", hint="Leave batch_rows out."
         )
-    opened = open_state(path, batch)
+    root = root_of(path)
+    storage = open_checkpoint(root)
+    before = read_erasures(storage)
+    with unerased(storage, root, before):
+        opened = open_state(path, batch)
     selection = opened.select(operator, store, column_family)
     schema = schema_of(selection, raw)
     names: Mapping[str, str] = {}
     if join_names or keys is not None:
         names = shown_names(opened, selection)
     chosen = None if keys is None else Filter(keys, selection.schema.key, names)
-    batches = _batches(selection, schema, chosen, raw, batch_rows, partitions)
+    found = _batches(selection, schema, chosen, raw, batch_rows, partitions)
+    batches = _unerased(found, storage, root, before)
     if not (join_names and names):
         return schema, batches
     return _renamed(schema, names), _with_names(batches, _renamed(schema, names))
+
+
+def _unerased(
+    batches: Iterator[Any], storage: Storage, root: str, before: Erasures
+) -> Iterator[Any]:
+    with unerased(storage, root, before):
+        yield from batches
 
 
 def shown_names(opened: Opened, selection: Selection) -> Mapping[str, str]:
