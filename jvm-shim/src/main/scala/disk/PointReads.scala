@@ -104,7 +104,8 @@ private[millpond] final class PointReads(dir: File, rocks: LocalRocks, maps: Boo
         open(live, next)
         // the tables of files that RocksDB has replaced serve until the new ones are there, unless
         // that is too much at once
-        if (used.get + bytesFor(next.files.filter(_.made == null).map(_.meta)) > most(share)) {
+        val more = next.files.iterator.filter(_.made == null).map(_.meta.numEntries)
+        if (used.get + more.map(KeyBlocks.mostBytesFor).sum > most(share)) {
           retire(but = next.files.map(_.made).toSet)
           freeRetired()
         }
