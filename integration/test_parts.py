@@ -40,6 +40,7 @@ _SEEDS = {
     "large-value": (3, 30),
     "many-blocks": (2, 6),
     "single-reads": (30, 400),
+    "native-heap": (1, 2),
     "map-reads": (100, 1000),
     "options": (300, 3000),
     "shares": (50, 1000),

@@ -5,6 +5,7 @@ import org.apache.spark.sql.execution.streaming.state.StateStoreErrors
 import org.apache.spark.sql.millpond.base.{MillpondError, MillpondException, Seams, StoreLock}
 import org.apache.spark.sql.millpond.changelog.PendingChangelog
 import org.apache.spark.sql.millpond.disk.{DiskScan, DiskTier}
+import org.apache.spark.sql.millpond.memory.NativeHeap
 import org.apache.spark.sql.millpond.rows.{Family, StoreLayout}
 
 /** The state of one store at one version, the changes of the running micro-batch, and both tiers.
@@ -370,6 +371,7 @@ final class StoreEngine(val context: StoreContext, follows: Boolean = false) ext
       tier.disk
     }
     if (unused != null) unused.rest()
+    NativeHeap.rest()
   }
 
   /** Take back what the running batch wrote. */

@@ -20,7 +20,7 @@ import org.apache.spark.sql.millpond.engine.{
   FlushBehindPart, HeapPart, LogSyncPart, ReliefPart, UnloadedPart, WarmUpPart
 }
 import org.apache.spark.sql.millpond.memory.{
-  ArenaPart, KeySortPart, SharesPart, SortedIndexPart, TablePart
+  ArenaPart, KeySortPart, NativeHeapPart, SharesPart, SortedIndexPart, TablePart
 }
 import org.apache.spark.sql.millpond.transport.MapReadsPart
 
@@ -130,7 +130,7 @@ object Parts {
     ChangelogPart, DiskTierPart, FlushPart, ComposedPart, KeyFilterPart,
     PointReadsPart, RestPart, LateRowsPart, FlushBehindPart, LogSyncPart, MapReadsPart, OptionsPart,
     ClockPart, WarmUpPart, LocalDirsPart, LargeValuePart, SharesPart, ManyBlocksPart,
-    SingleReadsPart, HeapPart, UnloadedPart, ReliefPart)
+    SingleReadsPart, NativeHeapPart, HeapPart, UnloadedPart, ReliefPart)
 
   def main(args: Array[String]): Unit = {
     val (first, seeds, name) = (args(0).toLong, args(1).toInt, args(2))
