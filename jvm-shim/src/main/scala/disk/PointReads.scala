@@ -288,7 +288,8 @@ private[millpond] final class PointReads(dir: File, rocks: LocalRocks, maps: Boo
       val there = names.map(_.swap)
       outdated = !allOf(view).forall(f => there.contains(f.sst.identity))
       // a file that a flush brought has another name by now
-      allOf(view).foreach(f => there.get(f.sst.identity).foreach(n => f.sst.single.place = named(n)))
+      allOf(view).map(_.sst).foreach(sst =>
+        there.get(sst.identity).foreach(name => sst.single.place = named(name)))
     }
   })
 

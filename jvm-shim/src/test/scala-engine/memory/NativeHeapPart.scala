@@ -22,7 +22,8 @@ object NativeHeapPart extends Part {
     freed.foreach(p => Platform.freeMemory(p._1))
     NativeHeap.trim() match {
       case Some(Told(kilobytes)) =>
-        trial.check(kilobytes.toLong << 10 > Pieces * PieceBytes * 3 / 4, s"$kilobytes kB went back")
+        val bytes = kilobytes.toLong << 10
+        trial.check(bytes > Pieces * PieceBytes * 3 / 4, s"$bytes bytes went back")
       case Some(text) => trial.check(false, text)
       case None => // another JVM, or another C library
     }
