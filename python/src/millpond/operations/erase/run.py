@@ -30,7 +30,7 @@ from millpond.operations.erase.places import (
 from millpond.operations.erase.proof import Search, check_gone, digest, prove
 from millpond.operations.erase.report import ErasedPlace, EraseReport, Proof
 from millpond.operations.erase.scan import Found
-from millpond.operations.erase.write import holds_key, rewrite_all
+from millpond.operations.erase.write import late_changelogs, rewrite_all
 from millpond.query.index import SavepointIndex
 from millpond.state.canonical import CanonicalRows
 from millpond.storage import root_of
@@ -107,12 +107,10 @@ def _erase(
             _check(place)
             refuse_run_on(place, journal)
             late = uncommitted(place, journal)
-            holding = [
-                one for one in late if holds_key(place.storage, place.spark_format, one, matcher)
-            ]
+            holding, strays = late_changelogs(place.storage, place.spark_format, late, matcher)
             rewrite_all(place.storage, place.spark_format, holding, matcher)
             _check(place)
-            deleted = replaced(place, journal)
+            deleted = replaced(place, journal) + strays
             place.storage.delete(deleted)
             after = digest(place.storage, stores)
             proof = prove(place, journal, late, matcher, found)

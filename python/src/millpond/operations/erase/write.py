@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from millpond.errors import NotFoundError
+from millpond.errors import FormatError, NotFoundError
 from millpond.format.changelog import ChangelogHeader, ChangelogWriter, Record, has_repeats
 from millpond.format.manifest import Manifest
 from millpond.local.scratch import scratch_directory
@@ -80,13 +80,28 @@ def _of_key(storage: Storage, files: StoreFiles, key: str, matcher: Matcher) -> 
             yield records[n]
 
 
-def holds_key(storage: Storage, spark_format: int, rewrite: Rewrite, matcher: Matcher) -> bool:
-    """Whether a changelog has an entry of the key; False: it is gone by now."""
-    files = StoreFiles(storage, rewrite.store, spark_format)
-    try:
-        return any(True for _ in _of_key(storage, files, rewrite.key(spark_format), matcher))
-    except NotFoundError:
-        return False
+def late_changelogs(
+    storage: Storage, spark_format: int, late: Sequence[Rewrite], matcher: Matcher
+) -> tuple[list[Rewrite], list[str]]:
+    """Look through changelogs above the newest batch.
+
+    Returns: those that have an entry of the key; the keys of those that are not what their names
+        say, which no query can ever commit.
+    """
+    holding, strays = [], []
+    for one in late:
+        files = StoreFiles(storage, one.store, spark_format)
+        files.refresh()
+        key = one.key(spark_format)
+        try:
+            checked_header(files, one.version)
+            if any(True for _ in _of_key(storage, files, key, matcher)):
+                holding.append(one)
+        except NotFoundError:
+            pass  # it is gone by now
+        except FormatError:
+            strays.append(key)
+    return holding, strays
 
 
 def rewrite_all(
