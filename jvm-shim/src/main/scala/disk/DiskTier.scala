@@ -54,6 +54,8 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
     // since memory and bloom filters answer most of them
     .setLevel0FileNumCompactionTrigger(DiskTier.FlushedFiles)
     .setTargetFileSizeBase(config.fileBytes)
+    // a merge reads so much of each of its files at once. RocksDB's 2 MiB count in a container
+    .setCompactionReadaheadSize(DiskTier.ReadAheadBytes)
     // each snapshot has it whole, and it tells of all files that ever came and went
     .setMaxManifestFileSize(DiskTier.ManifestBytes)
     .setStatsDumpPeriodSec(0)
@@ -386,6 +388,7 @@ object DiskTier {
   /** By how much a run may be larger than all newer ones together, and still be merged with them,
     * in percent. */
   private val LikePercent = 20
+  private val ReadAheadBytes = 512L << 10
   private val BlockBytes = 4L << 10
   private val BloomBits = 10
   /** A larger manifest is written anew, with what it says of the live files alone. */

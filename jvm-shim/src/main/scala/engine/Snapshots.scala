@@ -14,6 +14,7 @@ import org.apache.spark.sql.millpond.base.{
 }
 import org.apache.spark.sql.millpond.changelog.PendingChangelog
 import org.apache.spark.sql.millpond.disk.DiskTier
+import org.apache.spark.sql.millpond.memory.NativeHeap
 import org.apache.spark.sql.millpond.rows.{KeyCount, StoreLayout}
 
 /** Flushes changelogs into the disk tier and publishes snapshots of it.
@@ -54,6 +55,7 @@ private[millpond] final class Snapshots(store: StoreView, spilledVersion: () => 
     if (changelogs.nonEmpty)
       store.context.events.note("flushed", "version" -> target.version,
         "duration_ms" -> (System.nanoTime - start) / 1000000L, "changelogs" -> changelogs.size)
+    NativeHeap.rest()
   }
 
   private def apply(changelogs: Seq[PendingChangelog]): Unit = {

@@ -16,14 +16,15 @@ import org.apache.spark.sql.millpond.base.Seams
   * beside compactions of RocksDB a tenth of all that a small container has. In a container that may
   * end the process. */
 private[millpond] object NativeHeap extends Logging {
-  private val PeriodNs = 60000000000L
+  private val PeriodNs = 10000000000L
   private val FullPercent = 75
   private val commands = new ObjectName("com.sun.management:type=DiagnosticCommand")
   private val trimming = "systemTrimNativeHeap" // of OpenJDK from 17.0.9 on, with glibc
   private val status = Path.of("/proc/self/status")
   private val lastNs = new AtomicLong(System.nanoTime)
 
-  /** A pass of maintenance of some store. Once a minute it looks whether memory is short. */
+  /** A store has flushed, or maintenance has passed. Every ten seconds at most this looks whether
+    * memory is short. */
   def rest(): Unit = {
     val (now, last) = (System.nanoTime, lastNs.get)
     if (now - last > PeriodNs && Seams.director == null && lastNs.compareAndSet(last, now) &&
