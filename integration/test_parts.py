@@ -16,7 +16,7 @@ from integration.jvm import compile_parts, java_command, millpond_jar
 _MAIN = "org.apache.spark.sql.millpond.testing.Parts"
 # The number of seeds of each part in `make test`, and in all: the deep tests have the others.
 _SEEDS = {
-    "table": (41, 2000),
+    "table": (24, 2000),
     "arena": (20, 500),
     "sorted-index": (20, 500),
     "key-sort": (500, 12500),
@@ -39,7 +39,7 @@ _SEEDS = {
     "local-dirs": (20, 200),
     "large-value": (3, 30),
     "many-blocks": (2, 6),
-    "single-reads": (30, 400),
+    "single-reads": (10, 400),
     "native-heap": (1, 2),
     "map-reads": (100, 1000),
     "options": (300, 3000),
