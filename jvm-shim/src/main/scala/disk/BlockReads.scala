@@ -16,15 +16,20 @@ private[disk] final class BlockReads {
   import BlockReads._
 
   private var single = false
-  private var fast = Few // reads since the last slow one
+  private var fast = Few // of the reads that it looked at, those since the last slow one
+  private var reads = 0
   private var page = Array.emptyByteArray
 
   /** Copy bytes of a file to native memory. */
   def copy(file: MappedSst, offset: Long, to: Long, length: Int): Unit = {
-    val start = System.nanoTime
-    if (!(single && file.single.copy(offset, to, pageFor(length), length)))
-      file.copyMapped(offset, to, length)
-    took(System.nanoTime - start, length)
+    reads += 1
+    if (!single && reads % LookEvery != 0) file.copyMapped(offset, to, length)
+    else {
+      val start = System.nanoTime
+      if (!(single && file.single.copy(offset, to, pageFor(length), length)))
+        file.copyMapped(offset, to, length)
+      took(System.nanoTime - start, length)
+    }
   }
 
   private[disk] def isSingle: Boolean = single
@@ -48,8 +53,9 @@ private object BlockReads {
   private val SlowNs = 40_000L
   private val BytesOfNs = 2
   // one slow read may be a thread that had to wait for a processor; two that soon are not
-  private val Few = 256
-  private val Many = 4096
+  private val Few = 16
+  private val Many = 1024
+  private val LookEvery = 8 // through the mapping: the clock is a tenth of a read
 }
 
 /** Reads a sorted file whose mapping costs too much. It opens the file when it is first asked, and

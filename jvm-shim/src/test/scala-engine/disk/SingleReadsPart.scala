@@ -36,9 +36,9 @@ object SingleReadsPart extends Part {
       reads.isSingle
     }
     trial.check(!after(slow = true), "one slow read, the first")
-    trial.check(!after(slow = false, 256) && !after(slow = true), "one of 256")
-    trial.check(!after(slow = false, 255) && after(slow = true), "two of 256")
-    trial.check(after(slow = false, 4096), "none of 4096")
+    trial.check(!after(slow = false, 16) && !after(slow = true), "one of 16")
+    trial.check(!after(slow = false, 15) && after(slow = true), "two of 16")
+    trial.check(after(slow = false, 1024), "none of 1024")
     trial.check(!after(slow = false), "none of more")
   }
 
