@@ -4,15 +4,20 @@ files of before it, and others of after it, may have rows that the query had del
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 from millpond.errors import ErrorKind, MillpondError, UnavailableError, error
 from millpond.format import layout
 from millpond.format.format_file import decode_format
-from millpond.storage import Storage, read_if_there
+from millpond.storage import Storage, open_checkpoint, read_if_there, root_of
 from millpond.store.collection.announcements import erasures
+
+_Read = TypeVar("_Read", bound=Callable[..., Any])
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +54,10 @@ def refuse_erased(storage: Storage, root: str, before: Erasures) -> None:
 
 
 @contextmanager
-def unerased(storage: Storage, root: str, before: Erasures | None = None) -> Iterator[None]:
+def unerased(storage: Storage, root: str, before: Erasures) -> Iterator[None]:
     """Raise ConflictError (ERASE_UNFINISHED) at the end of the block if a key was, or is being,
-    erased since its beginning, or since `before`: what it read may be a mixture, and what failed in
-    it may be whole.
+    erased since `before`: what it read may be a mixture, and what failed in it may be whole.
     """
-    before = before or read_erasures(storage)
     try:
         yield
     except UnavailableError:
@@ -63,3 +66,20 @@ def unerased(storage: Storage, root: str, before: Erasures | None = None) -> Ite
         refuse_erased(storage, root, before)
         raise
     refuse_erased(storage, root, before)
+
+
+def whole_read(read: _Read) -> _Read:
+    """Let a function that reads the state at a path be `unerased` from its beginning on.
+
+    Args:
+        read: its first argument is the path, of that name.
+    """
+
+    @wraps(read)
+    def checked(path: str | os.PathLike[str], *args: Any, **kwargs: Any) -> Any:
+        root = root_of(path)
+        storage = open_checkpoint(root)
+        with unerased(storage, root, read_erasures(storage)):
+            return read(path, *args, **kwargs)
+
+    return cast(_Read, checked)

@@ -16,7 +16,7 @@ from millpond.errors import (
     UnavailableError,
 )
 from millpond.format import layout
-from millpond.query.erasing import unerased
+from millpond.query.erasing import whole_read
 from millpond.query.from_checkpoint import look
 from millpond.query.survey import survey
 from millpond.rows.readable import readable_rows
@@ -26,7 +26,7 @@ from millpond.state.lookups import Change, Key, KeyHistory
 from millpond.state.open_stores import OpenStores
 from millpond.state.selection import Opened, open_state
 from millpond.state.writing import plain
-from millpond.storage import Storage, open_checkpoint, root_of
+from millpond.storage import Storage
 
 _NOT_KEPT = {ErrorKind.VERSION_EXPIRED, ErrorKind.BATCH_NOT_COMMITTED}
 
@@ -50,6 +50,7 @@ class _Version:
     rows: list[dict[str, Any]]
 
 
+@whole_read
 def history_of(
     path: str | os.PathLike[str],
     key: Key,
@@ -57,17 +58,6 @@ def history_of(
     savepoints: Sequence[str | os.PathLike[str]],
 ) -> KeyHistory:
     """Return how a key changed. Args, Raises: as `millpond.state.history`."""
-    root = root_of(path)
-    with unerased(open_checkpoint(root), root):
-        return _history_of(path, key, wanted, savepoints)
-
-
-def _history_of(
-    path: str | os.PathLike[str],
-    key: Key,
-    wanted: Wanted,
-    savepoints: Sequence[str | os.PathLike[str]],
-) -> KeyHistory:
     unreadable: list[tuple[int, str]] = []
     newest = open_state(path, None)
     versions = [_of_savepoint(place, newest, key, wanted) for place in savepoints]

@@ -6,12 +6,11 @@ import os
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from millpond.query.erasing import unerased
+from millpond.query.erasing import whole_read
 from millpond.rows import require_tools
 from millpond.spark.types import Struct, type_text
 from millpond.state.savepoint_rows import open_rows
 from millpond.state.selection import choices_of, open_state
-from millpond.storage import open_checkpoint, root_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +40,7 @@ class StateList:
         return asdict(self)
 
 
+@whole_read
 def list_state(
     path: str | os.PathLike[str], *, batch: int | None = None, count: bool = True
 ) -> StateList:
@@ -59,12 +59,6 @@ def list_state(
         FormatError: a file is damaged.
         UnsupportedError: FOREIGN_CHECKPOINT; UNSUPPORTED: the extra `tools` is not installed.
     """
-    root = root_of(path)
-    with unerased(open_checkpoint(root), root):
-        return _list_state(path, batch, count)
-
-
-def _list_state(path: str | os.PathLike[str], batch: int | None, count: bool) -> StateList:
     opened = open_state(path, batch)
     counts: dict[tuple[int, str, str], int] = {}
     if count:

@@ -13,7 +13,7 @@ from millpond.errors import ErrorKind, MillpondError, UnsupportedError
 from millpond.format.changelog import ChangelogReader
 from millpond.local.scratch import scratch_directory
 from millpond.model.lineage import walk
-from millpond.query.erasing import unerased
+from millpond.query.erasing import whole_read
 from millpond.query.survey import survey
 from millpond.rows.arrow_types import struct_type
 from millpond.rows.chunks import chunks_of, pair_bytes
@@ -21,7 +21,7 @@ from millpond.state.codec import check_supported, decode_keys
 from millpond.state.read_state import Keys
 from millpond.state.selection import Opened, Selection, open_state
 from millpond.state.tables import DEFAULT_BATCH_ROWS, Filter, shown_names, without_places
-from millpond.storage import Storage, open_checkpoint, root_of
+from millpond.storage import Storage
 from millpond.storage.stored_file import stored_file
 from millpond.store.entries import StoreVersion, entries
 from millpond.store.restore.plan import checked_header
@@ -35,6 +35,7 @@ class _Touched:
     base: int
 
 
+@whole_read
 def blamed(
     path: str | os.PathLike[str],
     *,
@@ -46,20 +47,6 @@ def blamed(
     limit: int | None,
 ) -> Any:
     """Return a `pyarrow.Table`. Args, Raises: as `millpond.state.blame`."""
-    root = root_of(path)
-    with unerased(open_checkpoint(root), root):
-        return _blamed(path, operator, store, column_family, batch, keys, limit)
-
-
-def _blamed(
-    path: str | os.PathLike[str],
-    operator: int | str | None,
-    store: str | None,
-    column_family: str | None,
-    batch: int | None,
-    keys: Keys | None,
-    limit: int | None,
-) -> Any:
     opened = open_state(path, batch)
     selection = opened.select(operator, store, column_family)
     if selection.tables is not None:
