@@ -46,6 +46,14 @@ class Journal:
     deletes: tuple[str, ...] = ()
     tables: Mapping[str, tuple[int, int]]
 
+    @property
+    def newest(self) -> dict[StoreId, int]:
+        """Of each store that is written anew, its newest version."""
+        newest: dict[StoreId, int] = {}
+        for rewrite in self.rewrites:
+            newest[rewrite.store] = max(rewrite.version.version, newest.get(rewrite.store, 0))
+        return newest
+
 
 def job_of(operator: int, key: Mapping[str, object]) -> str:
     """Return what tells this erasure from another one."""

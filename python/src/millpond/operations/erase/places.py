@@ -8,7 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from millpond.errors import ErrorKind, InvalidInputError, MillpondError, NotFoundError, error
+from millpond.errors import (
+    ErrorKind,
+    InvalidInputError,
+    MillpondError,
+    NotFoundError,
+    error,
+)
 from millpond.format import layout
 from millpond.format.format_file import decode_format, encode_format
 from millpond.model.ids import StoreId, VersionId
@@ -316,7 +322,7 @@ def replaced(place: Place, journal: Journal) -> list[str]:
     nobody sees may commit it at any moment.
     """
     new = {rewrite.key(place.spark_format) for rewrite in journal.rewrites}
-    newest = _newest_of(place, journal)
+    newest = journal.newest if place.index is None else {}
     gone: list[list[str]] = [[], []]
     listed = listings(place.storage)
     for store in journal.stores:
@@ -331,32 +337,6 @@ def replaced(place: Place, journal: Journal) -> list[str]:
         others = (*old, *listing.ssts.values(), *listing.staging)
         gone[1] += [info.key for info in others if info.key not in new]
     return gone[0] + gone[1]
-
-
-def _newest_of(place: Place, journal: Journal) -> dict[StoreId, int]:
-    """Return the newest version of each store that a query may still add to."""
-    newest: dict[StoreId, int] = {}
-    for rewrite in journal.rewrites if place.index is None else ():
-        newest[rewrite.store] = max(rewrite.version.version, newest.get(rewrite.store, 0))
-    return newest
-
-
-def uncommitted(place: Place, journal: Journal) -> list[Rewrite]:
-    """Return how the operator's changelogs above the newest batch are written anew: without the
-    key. A killed query left them, or one that runs unseen is about to commit them.
-    """
-    if place.index is not None:
-        return []
-    base = {rewrite.store: rewrite.base for rewrite in journal.rewrites}
-    newest = _newest_of(place, journal)
-    return [
-        Rewrite(store=store, version=version, whole=False, base=base.get(store, 0))
-        for store, listing in listings(place.storage).items()
-        if store.operator == journal.operator
-        and (store in newest or store not in journal.stores)  # else all of it goes
-        for version in listing.changelogs
-        if version.version > newest.get(store, place.image.batch + 1)
-    ]
 
 
 def _targets(place: Place, store: StoreId) -> list[VersionId]:
@@ -391,15 +371,16 @@ def begin(place: Place, journal: Journal) -> None:
         the place has the mark only if it had it before.
     """
     storage = place.storage
+    newest = max(journal.newest.values(), default=0)
     storage.put_bytes(layout.ERASE_JOURNAL_KEY, encode_journal(journal))
     if place.index is None:
-        announce_erasure(storage, journal.operator, _newest(journal))
+        announce_erasure(storage, journal.operator, newest)
     if place.index is not None:
         storage.put_bytes(layout.SAVEPOINT_KEY, encode_index(place.index, erasing=True))
         return
     text = storage.read(layout.FORMAT_KEY)
     value = decode_format(text, erasing=True)
-    value = value.with_erased(journal.operator, _newest(journal))
+    value = value.with_erased(journal.operator, newest)
     storage.put_bytes(layout.FORMAT_KEY, encode_format(value, erasing=True))
     # A start that comes later meets the mark. One that came before has a heartbeat, or committed.
     try:
@@ -416,11 +397,16 @@ def _refuse_started(place: Place) -> None:
     place.hold.refuse_running()
     newest = newest_commit(place.storage)
     if newest > place.image.batch:
-        raise error(
-            ErrorKind.QUERY_RUNNING,
-            f"{place.path}: batch {newest} was committed while the erasure was planned",
-            hint="Stop the query, then erase again.",
-        )
+        raise query_runs(place, f"batch {newest} was committed while the erasure was planned")
+
+
+def query_runs(place: Place, what: str) -> MillpondError:
+    """Return the error of an erasure that has met a batch."""
+    return error(
+        ErrorKind.QUERY_RUNNING,
+        f"{place.path}: {what}",
+        hint="Stop the query, then erase again.",
+    )
 
 
 def has_run_on(storage: Storage, journal: Journal) -> bool:
@@ -428,49 +414,13 @@ def has_run_on(storage: Storage, journal: Journal) -> bool:
     of them, and nothing else has their rows. So does a query that had no heartbeat when the place
     was marked, or one that was seen then by an erasure that was killed.
     """
-    newest: dict[StoreId, int] = {}
-    for rewrite in journal.rewrites:
-        version = rewrite.version.version
-        newest[rewrite.store] = max(version, newest.get(rewrite.store, 0))
     committed = newest_commit(storage) + 1
     listed = listings(storage)
     return any(
         last < version.version <= committed
-        for store, last in newest.items()
+        for store, last in journal.newest.items()
         for version in listed.get(store, Listing()).changelogs
     )
-
-
-def refuse_run_on(place: Place, journal: Journal) -> None:
-    """Raise ConflictError (QUERY_RUNNING) if the query has run on since the erasure was planned.
-    To be called before anything is deleted.
-    """
-    if place.index is None and has_run_on(place.storage, journal):
-        raise error(
-            ErrorKind.QUERY_RUNNING,
-            f"{place.path}: a batch was committed while the key was erased",
-            hint="Stop the query, then erase again.",
-        )
-
-
-def refuse_written(place: Place, key: str) -> None:
-    """Raise ConflictError (QUERY_RUNNING) if a file that has the key can be one that a query has
-    written since the erasure was planned.
-    """
-    parsed = layout.parse_key(key)
-    file = parsed.file if parsed is not None else None
-    newest = place.image.batch + 1
-    is_new = isinstance(file, layout.ChangelogFile) and file.version.version > newest
-    if place.index is None and (is_new or newest_commit(place.storage) >= newest):
-        raise error(
-            ErrorKind.QUERY_RUNNING,
-            f"{place.path}: a query has written the key again while it was erased",
-            hint="Stop the query, then erase again.",
-        )
-
-
-def _newest(journal: Journal) -> int:
-    return max((rewrite.version.version for rewrite in journal.rewrites), default=0)
 
 
 def index_after(place: Place, journal: Journal) -> SavepointIndex:

@@ -10,8 +10,9 @@ import numpy as np
 from millpond.errors import FormatError, InternalError, NotFoundError, UnsupportedError
 from millpond.model.ids import StoreId
 from millpond.operations.erase.journal import Journal
+from millpond.operations.erase.late import refuse_written
 from millpond.operations.erase.matching import Mask, Matcher
-from millpond.operations.erase.places import Place, listings, refuse_written
+from millpond.operations.erase.places import Place, listings
 from millpond.operations.erase.plan import Rewrite
 from millpond.operations.erase.report import Proof
 from millpond.operations.erase.scan import (

@@ -12,6 +12,7 @@ from millpond.errors import ErrorKind, InvalidInputError, error
 from millpond.local.scratch import scratch_directory
 from millpond.operations.erase import tables
 from millpond.operations.erase.journal import Journal, job_of
+from millpond.operations.erase.late import refuse_run_on, sorted_out, uncommitted
 from millpond.operations.erase.matching import Matcher
 from millpond.operations.erase.places import (
     Place,
@@ -21,16 +22,14 @@ from millpond.operations.erase.places import (
     matcher_of,
     open_place,
     plan_place,
-    refuse_run_on,
     replaced,
     search,
-    uncommitted,
     unfinished,
 )
 from millpond.operations.erase.proof import Search, check_gone, digest, prove
 from millpond.operations.erase.report import ErasedPlace, EraseReport, Proof
 from millpond.operations.erase.scan import Found
-from millpond.operations.erase.write import late_changelogs, rewrite_all
+from millpond.operations.erase.write import rewrite_all
 from millpond.query.index import SavepointIndex
 from millpond.state.canonical import CanonicalRows
 from millpond.storage import root_of
@@ -107,7 +106,7 @@ def _erase(
             _check(place)
             refuse_run_on(place, journal)
             late = uncommitted(place, journal)
-            holding, strays = late_changelogs(place.storage, place.spark_format, late, matcher)
+            holding, strays = sorted_out(place, late, matcher)
             rewrite_all(place.storage, place.spark_format, holding, matcher)
             _check(place)
             deleted = replaced(place, journal) + strays

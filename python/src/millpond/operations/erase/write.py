@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from millpond.errors import FormatError, NotFoundError
 from millpond.format.changelog import ChangelogHeader, ChangelogWriter, Record, has_repeats
 from millpond.format.manifest import Manifest
 from millpond.local.scratch import scratch_directory
@@ -61,7 +60,7 @@ def count(
                             live[keys[n]] = groups.group(family.slot_of(keys[n]))
         else:
             key = files.changelog_info(rewrite.version).key
-            for record in _of_key(storage, files, key, matcher):
+            for record in records_of_key(storage, files, key, matcher):
                 family = families[record.key[2] << 8 | record.key[3]]
                 if record.value is None:
                     live.pop(record.key, None)
@@ -71,37 +70,16 @@ def count(
     return result, len(live)
 
 
-def _of_key(storage: Storage, files: StoreFiles, key: str, matcher: Matcher) -> Iterator[Record]:
+def records_of_key(
+    storage: Storage, files: StoreFiles, key: str, matcher: Matcher
+) -> Iterator[Record]:
+    """Yield the entries of the key in a changelog."""
     reader, blocks = changelog_blocks(storage, key)
     families = {family.id: family for family in reader.header.column_families}
     for _, records in blocks:
         mask = mask_of(matcher, files.store.name, families, [record.key for record in records])
         for n in np.flatnonzero(mask).tolist():
             yield records[n]
-
-
-def late_changelogs(
-    storage: Storage, spark_format: int, late: Sequence[Rewrite], matcher: Matcher
-) -> tuple[list[Rewrite], list[str]]:
-    """Look through changelogs above the newest batch.
-
-    Returns: those that have an entry of the key; the keys of those that are not what their names
-        say, which no query can ever commit.
-    """
-    holding, strays = [], []
-    for one in late:
-        files = StoreFiles(storage, one.store, spark_format)
-        files.refresh()
-        key = one.key(spark_format)
-        try:
-            checked_header(files, one.version)
-            if any(True for _ in _of_key(storage, files, key, matcher)):
-                holding.append(one)
-        except NotFoundError:
-            pass  # it is gone by now
-        except FormatError:
-            strays.append(key)
-    return holding, strays
 
 
 def rewrite_all(
