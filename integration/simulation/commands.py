@@ -24,8 +24,8 @@ from millpond.storage.base import Copied
 
 _UNIQUE = re.compile(r"[0-9a-f]{32}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
-# They import `LocalStorage`, and are imported when somebody calls them: before `opening` replaces
-# that, please.
+# They import `LocalStorage`, when somebody first calls them. That must be before `opening` replaces
+# it.
 for _name in (
     "api",
     "operations.erase.run",

@@ -1,14 +1,11 @@
-"""A user erases a key, and others read the state meanwhile.
+"""A user erases a key.
 
-An erasure and the commands that read stand still before each operation of the storage. The query,
-its executors and the other commands go on there. A kill may come there as well.
+An erasure stands still before each operation of the storage. The query, its executors and the other
+commands go on there. A kill may come there as well.
 """
 
 from __future__ import annotations
 
-import json
-import random
-import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,7 +21,7 @@ from integration.simulation.families import Kind
 from integration.simulation.query import OF_DAMAGE, Refused, Step
 from integration.simulation.tasks import Families, Rows, Task, Version
 from integration.store_model import canon
-from millpond import checkpoint, savepoint, state
+from millpond import savepoint
 from millpond.errors import ErrorKind
 from millpond.format import layout
 from millpond.format.format_file import decode_format
@@ -97,7 +94,7 @@ class Erasing(Actors):
             for name, rows in families.items()
         }
 
-    def _forms(self, families: Families, since: int) -> list[Families]:
+    def forms(self, families: Families, since: int) -> list[Families]:
         """Return what a reader may find that began when there were `since` erasures."""
         found = [families]
         for text in self.erased[since:]:
@@ -119,19 +116,11 @@ class Erasing(Actors):
                 paths += self._save(step["saved"])
             self.erasure = Erasure(self._text(step), tuple(paths))
         self._begin(self.erasure)
-        self._turns(step["turns"])
-
-    def do_look(self, step: Step) -> None:
-        """A user reads the state. What follows goes on beside that."""
-        if self.newest:
-            version = self.versions[self.restorable()[-1 - step["by"] % len(self.restorable())]]
-            if version.partitions == self.partitions:
-                self._look(step, version)
-                self._turns(step["turns"])
+        self.turns(step["turns"])
 
     def do_turns(self, step: Step) -> None:
         """The commands go on by turns."""
-        self._turns(step["turns"])
+        self.turns(step["turns"])
 
     def before_step(self, step: Step) -> None:
         """Prepare a step: bring to an end what cannot go on beside it."""
@@ -187,7 +176,7 @@ class Erasing(Actors):
 
     # ---- turns
 
-    def _turns(self, count: int) -> None:
+    def turns(self, count: int) -> None:
         for _ in range(count):
             if not self.world.commands:
                 break
@@ -235,10 +224,10 @@ class Erasing(Actors):
             return
         task.walks.clear()  # nobody knows which rows they yield
         found = {name: self._scanned(task, name) for name in task.rows}
-        forms = self._forms(dict(task.rows), since)
+        forms = self.forms(dict(task.rows), since)
         if self.newest > self.planned:
             # A batch that the erasure does not know of. It has rows of the key or not.
-            left = self._forms(found, since)[-1]
+            left = self.forms(found, since)[-1]
             forms = [found] if left == forms[-1] else []
         for form in forms:
             if found == form:
@@ -254,19 +243,10 @@ class Erasing(Actors):
             found.setdefault(canon(key), (key, []))[1].append(value)
         return found
 
-    def _attempt(
-        self,
-        executor: Executor,
-        base: int,
-        partition: int,
-        chance: random.Random,
-        changes: list[tuple[str, str]],
-        step: Step,
-    ) -> tuple[str | None, Families]:
+    def before_attempt(self) -> None:
         self.tidy()
         if self.stopped:
             raise Refused
-        return super()._attempt(executor, base, partition, chance, changes, step)
 
     def _judge(self, error: ProviderError, executor: Executor, *, last: bool = False) -> None:
         self.tidy()
@@ -439,7 +419,7 @@ class Erasing(Actors):
     def _check_saved(self, saved: Saved) -> None:
         for name, kind in self.shape.kinds.items():
             rows = saved.version.families.get(name, {})
-            if not kind.internal and _grouped(read_family(str(saved.path), None, name)) != _shown(
+            if not kind.internal and grouped(read_family(str(saved.path), None, name)) != shown(
                 rows
             ):
                 raise Wrong("a savepoint has wrong rows", (name, saved.path.name))
@@ -453,131 +433,6 @@ class Erasing(Actors):
             raise Wrong(f"{name} fails: {_what(command)}", error) from error
         return command.result
 
-    # ---- readers
-
-    def _look(self, step: Step, version: Version) -> None:
-        root, batch = str(self.world.checkpoint), version.number - 1
-        names = [n for n, kind in self.shape.kinds.items() if not kind.internal]
-        name = names[step["which"] % len(names)]
-        kind = self.shape.kinds[name]
-        key = kind.candidates[step["which"] % len(kind.candidates)]
-        what = step["what"]
-        new = self.world.dir / self.world.new_name("new")
-
-        def work() -> Any:
-            if what == "read":
-                return read_family(root, batch, name)
-            if what == "get":
-                with millpond.lookup(root, column_family=name, batch=batch) as found:
-                    return [found.get(named(kind, key)) for _ in range(2)]
-            if what == "history":
-                return state.history(root, column_family=name, key=named(kind, key))
-            if what == "blame":
-                return state.blame(root, column_family=name, batch=batch).to_pylist()
-            if what == "verify":
-                return checkpoint.verify(root)
-            if what == "list":
-                return state.list(root, batch=batch)
-            if what == "fork":
-                return millpond.fork(root, str(new), batch=batch)
-            form = "canonical" if what == "tables" else "native"
-            return savepoint.create(root, str(new), batch=batch, format=form)
-
-        since = len(self.erased) - (self.erasure is not None)
-        command = Command(f"{what} of batch {batch}", {root: self.world.storage}, work)
-        seen = (since, self.activity, version, dict(self.versions))
-
-        def judge() -> None:
-            try:
-                self._judge_look(what, command, seen, name, key, new)
-            finally:
-                shutil.rmtree(new, ignore_errors=True)
-
-        command.judge = judge
-        self.world.commands.append(command)
-
-    def _judge_look(
-        self,
-        what: str,
-        command: Command,
-        seen: tuple[int, int, Version, dict[int, Version]],
-        name: str,
-        key: Row,
-        new: Path,
-    ) -> None:
-        since, activity, version, versions = seen
-        kind = self.shape.kinds[name]
-        if command.killed:
-            return
-        if command.failure is not None:
-            raise Wrong(f"{what} fails: {type(command.failure).__name__}", command.failure)
-        moved = activity != self.activity or bool(self.world.threads) or self.in_batch
-        if command.error is not None:
-            error = command.error
-            overtaken = since != len(self.erased)
-            if moved or (overtaken and error.kind is ErrorKind.ERASE_UNFINISHED):
-                return
-            raise Wrong(f"{what} fails: {error.kind.value}", error) from error
-        forms = self._forms(version.families, since)
-        rows = [form.get(name, {}) for form in forms]
-        if what == "read":
-            _one_of(what, _grouped(command.result), [_shown(form) for form in rows])
-        elif what == "get":
-            shown = [_values_of(rows_, key) for rows_ in rows]
-            for found in command.result:
-                _one_of(what, [_row(one["value"]) for one in found], shown)
-        elif what == "blame":
-            found = sorted({canon(_row(one["key"])) for one in command.result})
-            _one_of(what, found, [sorted(form) for form in rows])
-        elif what == "list":
-            counted = {f.column_family: f.rows for f in command.result.families}
-            kinds = [n for n, k in self.shape.kinds.items() if not k.internal]
-            found = {n: counted.get(n, 0) for n in kinds}
-            _one_of(what, found, [{n: len(form.get(n, {})) for n in kinds} for form in forms])
-        elif what == "verify":
-            problems = command.result.problems
-            kinds_ = {problem.kind for problem in problems}
-            if not moved and problems and ErrorKind.ERASE_UNFINISHED not in kinds_:
-                raise Wrong(f"verify finds damage: {sorted(k.value for k in kinds_)}", problems)
-        elif what == "history":
-            if not moved:
-                self._judge_history(command.result, versions, kind, key, since)
-        elif what == "fork":
-            self._one_of_forms(new, forms)
-        else:
-            self._one_of_forms(new, forms)
-
-    def _one_of_forms(self, new: Path, forms: list[Families]) -> None:
-        names = [n for n, kind in self.shape.kinds.items() if not kind.internal]
-        found = {n: _grouped(read_family(str(new), None, n)) for n in names}
-        _one_of("a copy", found, [{n: _shown(form.get(n, {})) for n in names} for form in forms])
-
-    def _judge_history(
-        self,
-        found: Any,
-        versions: dict[int, Version],
-        kind: Kind,
-        key: Row,
-        since: int,
-    ) -> None:
-        if found.unreadable:
-            raise Wrong("history finds damage", found.unreadable)
-        told = {change.batch: [_row(r["value"]) for r in change.after] for change in found.changes}
-        tales = []
-        numbers = [v for v in sorted(versions) if v - 1 in found.batches]
-        count = len(self._forms({}, since))
-        for form in range(count):
-            tale: dict[int, Any] = {}
-            before: Any = None
-            for number in numbers:
-                rows = self._forms(versions[number].families, since)[form].get(kind.name, {})
-                values = _values_of(rows, key)
-                if before is None or before != values:
-                    tale[number - 1] = values
-                before = values
-            tales.append(tale)
-        _one_of("history", told, tales)
-
 
 def _what(command: Command) -> str:
     if command.killed:
@@ -588,12 +443,6 @@ def _what(command: Command) -> str:
     return "done" if command.failure is None else type(command.failure).__name__
 
 
-def _one_of(what: str, found: Any, forms: list[Any]) -> None:
-    if not any(found == form for form in forms):
-        told = f"{str(found)[:800]}, not one of {str(forms)[:2000]}"
-        raise Wrong(f"{what} beside an erasure tells what never was", told)
-
-
 def storage_at(path: str) -> Storage:
     """Return the storage of a savepoint."""
     return LocalStorage(path, fsync=False)
@@ -602,42 +451,20 @@ def storage_at(path: str) -> Storage:
 def read_family(path: str, batch: int | None, name: str) -> list[tuple[Row, Row]]:
     """Return the rows of a column family by Millpond's API."""
     table = millpond.read_state(path, batch=batch, column_family=name)
-    return [(_row(one["key"]), _row(one["value"])) for one in table.to_pylist()]
+    return [(row_of(one["key"]), row_of(one["value"])) for one in table.to_pylist()]
 
 
-def named(kind: Kind, key: Row) -> dict[str, Any]:
-    """Return a key as the API takes it: by the names of its columns."""
-    found: dict[str, Any] = {}
-    for column, value in zip(_columns(kind.schema.key), key, strict=True):
-        name, _, what = column.partition(" ")
-        if what.startswith("struct<"):
-            inner = what[len("struct<") : -1].partition(":")[0]
-            found[f"{name}.{inner}"] = value[0]
-        else:
-            found[name] = value
-    return found
-
-
-def _columns(schema: str) -> list[str]:
-    return schema.split(", ")
-
-
-def _row(value: Any) -> Any:
+def row_of(value: Any) -> Any:
     """Return a struct as the rows of the simulation have it: a list of its columns."""
-    return [_row(one) for one in value.values()] if isinstance(value, dict) else value
+    return [row_of(one) for one in value.values()] if isinstance(value, dict) else value
 
 
-def _grouped(pairs: list[tuple[Row, Row]]) -> dict[str, list[Row]]:
+def grouped(pairs: list[tuple[Row, Row]]) -> dict[str, list[Row]]:
     found: dict[str, list[Row]] = {}
     for key, value in pairs:
         found.setdefault(canon(key), []).append(value)
     return found
 
 
-def _shown(rows: Rows) -> dict[str, list[Row]]:
+def shown(rows: Rows) -> dict[str, list[Row]]:
     return {at: values for at, (_, values) in rows.items()}
-
-
-def _values_of(rows: Rows, key: Row) -> list[Row]:
-    found = rows.get(json.dumps(key, ensure_ascii=True))
-    return [] if found is None else found[1]

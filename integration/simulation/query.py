@@ -129,6 +129,9 @@ class Query:
         """Return whether the query goes on after a task."""
         return True
 
+    def before_attempt(self) -> None:
+        """Prepare an attempt of a task. Raises: Refused."""
+
     def opened(self, task: Task, since: int) -> None:
         """Look at a store that was just opened.
 
@@ -225,6 +228,7 @@ class Query:
         changes: list[tuple[str, str]],
         step: Step,
     ) -> tuple[str | None, Families]:
+        self.before_attempt()
         world, version, since = self.world, self.versions[base], self.since()
         provider = world.provider(executor, partition, self.partitions)
         store = world.new_name("s")

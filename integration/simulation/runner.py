@@ -6,15 +6,15 @@ import contextlib
 from collections.abc import Callable
 
 from integration.simulation.director import Wrong
-from integration.simulation.erasing import Erasing
 from integration.simulation.families import Shape
+from integration.simulation.looking import Looking
 from integration.simulation.query import Refused, Step
 from integration.simulation.setting import MINUTE_MS
 from integration.simulation.world import World
 from millpond.format import layout
 
 
-class Runner(Erasing):
+class Runner(Looking):
     """One run."""
 
     def carry_out(self, steps: list[Step]) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from integration.simulation.mutants import MUTANTS, Mutant
+from integration.simulation.defects import MUTANTS, Mutant
 
 WIDTH = 100
 
