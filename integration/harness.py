@@ -35,6 +35,7 @@ __all__ = [
     "Row",
     "Schema",
     "Store",
+    "about_millpond",
     "module_harness",
     "providers_to_test",
     "short_conf",
@@ -318,6 +319,15 @@ def providers_to_test() -> list[str]:
     """
     chosen = os.environ.get("MILLPOND_TEST_PROVIDERS", "rocksdb,millpond")
     return [{"rocksdb": ROCKSDB, "millpond": MILLPOND}[name] for name in chosen.split(",")]
+
+
+def about_millpond(what: str) -> list[pytest.MarkDecorator]:
+    """Return the marks of a module whose tests only Millpond's store can pass."""
+    reason = f"about Millpond's own {what}"
+    return [
+        pytest.mark.spark,
+        pytest.mark.skipif(MILLPOND not in providers_to_test(), reason=reason),
+    ]
 
 
 @pytest.fixture(scope="module")

@@ -8,15 +8,11 @@ from pathlib import Path
 import pytest
 
 from integration.depth import quick_first
-from integration.harness import Harness, Provider, module_harness, providers_to_test
-from integration.jvm import MILLPOND
+from integration.harness import Harness, Provider, about_millpond, module_harness
 from integration.provider import Store
 from integration.store_cases import open_small
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's own tiers"),
-]
+pytestmark = about_millpond("tiers")
 
 ROWS = 500  # of a batch: a few hundredths of the budget
 MOST_BATCHES = 60

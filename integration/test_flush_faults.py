@@ -12,18 +12,15 @@ from integration.harness import (
     ProviderError,
     Schema,
     Store,
+    about_millpond,
     module_harness,
-    providers_to_test,
     short_conf,
 )
 from integration.jvm import MILLPOND
 from integration.store_cases import open_provider, write
 from integration.store_model import write_spark_metadata
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's own tiers"),
-]
+pytestmark = about_millpond("tiers")
 
 VALUE_BYTES = 64 * 1024  # 20 values are more than a flush gathers while seams are armed
 

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
-
 from integration.harness import (
     Harness,
     Numbered,
     Provider,
+    about_millpond,
     module_harness,
-    providers_to_test,
 )
-from integration.jvm import MILLPOND
 from integration.store_cases import open_small
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's own tiers"),
-]
+pytestmark = about_millpond("tiers")
 
 ROWS = 20_000  # several times the budget
 MOST_BATCHES = 200

@@ -14,18 +14,13 @@ from integration.harness import (
     Provider,
     Schema,
     Store,
-    providers_to_test,
+    about_millpond,
     short_conf,
 )
 from integration.jvm import MILLPOND
 from integration.store_model import write_spark_metadata
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.skipif(
-        MILLPOND not in providers_to_test(), reason="about Millpond's own memory tier"
-    ),
-]
+pytestmark = about_millpond("memory tier")
 
 MIB = 1 << 20
 SCHEMA = Schema("k bigint", "v string")

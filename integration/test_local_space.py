@@ -7,17 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from integration.harness import Harness, ProviderError, module_harness, providers_to_test
-from integration.jvm import MILLPOND
+from integration.harness import (
+    Harness,
+    ProviderError,
+    about_millpond,
+    module_harness,
+)
 from integration.processes import wait_until
 from integration.provider import Provider
 from integration.store_cases import PLAIN, open_provider
 from tests.s3_server import HADOOP, Fault, Request, s3_server
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's own tiers"),
-]
+pytestmark = about_millpond("tiers")
 
 _ROWS = 500
 

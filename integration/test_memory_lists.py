@@ -11,18 +11,13 @@ from integration.harness import (
     Provider,
     ProviderError,
     Schema,
-    providers_to_test,
+    about_millpond,
     short_conf,
 )
 from integration.jvm import MILLPOND
 from integration.pressed import Bench
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.skipif(
-        MILLPOND not in providers_to_test(), reason="about Millpond's own memory tier"
-    ),
-]
+pytestmark = about_millpond("memory tier")
 
 
 @pytest.mark.deep

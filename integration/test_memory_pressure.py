@@ -14,8 +14,8 @@ from integration.harness import (
     ProviderError,
     Schema,
     Store,
+    about_millpond,
     module_harness,
-    providers_to_test,
     short_conf,
 )
 from integration.jvm import MILLPOND
@@ -24,12 +24,7 @@ from integration.store_cases import PLAIN, open_provider, write
 from millpond.format import layout
 from millpond.format.format_file import decode_format, encode_format
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.skipif(
-        MILLPOND not in providers_to_test(), reason="about Millpond's own memory tier"
-    ),
-]
+pytestmark = about_millpond("memory tier")
 
 harness = module_harness
 bench = store_of_each_kind

@@ -16,17 +16,14 @@ from integration.harness import (
     ProviderError,
     Schema,
     Store,
+    about_millpond,
     module_harness,
-    providers_to_test,
     short_conf,
 )
 from integration.jvm import MILLPOND
 from integration.store_model import write_spark_metadata
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's own locks"),
-]
+pytestmark = about_millpond("locks")
 
 harness = module_harness
 
