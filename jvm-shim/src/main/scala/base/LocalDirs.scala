@@ -20,19 +20,18 @@ import org.apache.spark.util.{ShutdownHookManager, Utils}
 object LocalDirs {
   private var configured: Option[String] = None // guarded by this, as `root` is while it is made
   def configure(localDir: Option[String]): Unit = if (localDir.isDefined && runsTasks) {
-    localDir.filter(_.matches("[A-Za-z][A-Za-z0-9+.-]+:/.*")).foreach { uri =>
-      throw MillpondError.of("INVALID_OPTION",
-        s"the option ${Options.prefix}localDir = '$uri' is a URI.",
-        hint = "Give the path of a folder on the executor's own disk, such as /mnt/disk.")
-    }
+    refuse(localDir, "[A-Za-z][A-Za-z0-9+.-]+:/.*", "a URI", "a folder")
     // Spark's own local directories are a list. As one path it names a folder of the root disk.
-    localDir.filter(_.matches(".*,\\s*/.*")).foreach { list =>
-      throw MillpondError.of("INVALID_OPTION",
-        s"the option ${Options.prefix}localDir = '$list' is a list.",
-        hint = "Give the path of one folder on the executor's own disk, such as /mnt/disk.")
-    }
+    refuse(localDir, ".*,\\s*/.*", "a list", "one folder")
     synchronized { configured = localDir }
   }
+
+  private def refuse(localDir: Option[String], pattern: String, is: String, wanted: String): Unit =
+    localDir.filter(_.matches(pattern)).foreach { text =>
+      throw MillpondError.of("INVALID_OPTION",
+        s"the option ${Options.prefix}localDir = '$text' is $is.",
+        hint = s"Give the path of $wanted on the executor's own disk, such as /mnt/disk.")
+    }
 
   /** The driver of a cluster runs no tasks, and may lack the executors' disk. */
   private def runsTasks: Boolean = {

@@ -61,9 +61,9 @@ private object BlockReads {
 /** Reads a sorted file whose mapping costs too much. It opens the file when it is first asked, and
   * closes it when a pass of maintenance finds that nobody has asked since the one before.
   *
-  * @param identity of the file, whatever its name is
+  * @param identity of the file, whatever its name is; null: it is not known
   * @param first where it is as long as nobody says otherwise */
-private[disk] final class SingleReads(identity: Option[AnyRef], first: File) {
+private[disk] final class SingleReads(identity: AnyRef, first: File) {
   /** Where the file is now. */
   @volatile var place: File = first
   private var open: RandomAccessFile = null
@@ -104,13 +104,13 @@ private[disk] object SingleReads {
   private[disk] val openFiles = new AtomicInteger
 
   /** Null: the file is not there, or too many are open. */
-  private def open(place: File, identity: Option[AnyRef]): RandomAccessFile =
+  private def open(place: File, identity: AnyRef): RandomAccessFile =
     if (openFiles.incrementAndGet() > MostFiles) refused()
     else
       try {
         val made = new RandomAccessFile(place, "r")
         // another store may have taken the folder over, and RocksDB's names with it
-        if (identity.isDefined && MappedSst.identityOf(place) == identity) made
+        if (MappedSst.identityOf(place).exists(_ == identity)) made
         else { made.close(); refused() }
       } catch { case _: IOException => refused() }
 

@@ -182,16 +182,8 @@ private[millpond] final class Flush(disk: DiskTier, workDir: File, mostBytes: Lo
       var done = false
       try {
         while (i < count && writer.hasRoom) {
-          val r = order(i)
-          if (i + 1 == count || compare(r, order(i + 1)) != 0) {
-            val block = blocks(recordBlock(r))
-            if (appends.get(r)) {
-              val whole = assemble(order, i)
-              writer.put(block, keyAt(r), keyLength(r), whole, 0, whole.length)
-            } else if (valueLength(r) >= 0)
-              writer.put(block, keyAt(r), keyLength(r), block, valueAt(r), valueLength(r))
-            else if (keepDeletes) writer.delete(block, keyAt(r), keyLength(r))
-          }
+          if (i + 1 == count || compare(order(i), order(i + 1)) != 0)
+            put(writer, order, i, keepDeletes)
           i += 1
         }
         entries += writer.entries
@@ -204,6 +196,18 @@ private[millpond] final class Flush(disk: DiskTier, workDir: File, mostBytes: Lo
       } finally if (!done) writer.abandon()
     }
     entries
+  }
+
+  /** Write the last record of a key. */
+  private def put(writer: SstWriter, order: Array[Int], i: Int, keepDeletes: Boolean): Unit = {
+    val r = order(i)
+    val block = blocks(recordBlock(r))
+    if (appends.get(r)) {
+      val whole = assemble(order, i)
+      writer.put(block, keyAt(r), keyLength(r), whole, 0, whole.length)
+    } else if (valueLength(r) >= 0)
+      writer.put(block, keyAt(r), keyLength(r), block, valueAt(r), valueLength(r))
+    else if (keepDeletes) writer.delete(block, keyAt(r), keyLength(r))
   }
 
   private def ingest(files: Iterable[File]): Unit = {

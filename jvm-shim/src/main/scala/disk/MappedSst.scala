@@ -25,7 +25,7 @@ private[disk] final class MappedSst(file: File) {
 
   /** The file itself, whatever its name is now. */
   val identity: AnyRef = identityOf(file).orNull
-  val single = new SingleReads(Option(identity), file)
+  val single = new SingleReads(identity, file)
   // what reads the whole file once goes another way: it would make all pages resident
   private var whole = new SstWindow(file)
   private val buffer = whole.map()
