@@ -87,9 +87,6 @@ private[disk] object KeyBlocks {
     if (isSmall && keys > blocks * RowsOfNarrow) NarrowBytes else 4L
   }
 
-  /** Whatever blocks there are. */
-  def mostBytesFor(keys: Long): Long = bytesFor(keys, mostBlocks)
-
   /** The last entry is read as four bytes.
     * @param blocks 1: not known, perhaps few */
   def bytesFor(keys: Long, blocks: Int = 1): Long = slotsFor(keys) * entryBytesFor(keys, blocks) + 1

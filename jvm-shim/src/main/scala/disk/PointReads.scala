@@ -91,24 +91,16 @@ private[millpond] final class PointReads(dir: File, rocks: LocalRocks, maps: Boo
   private def begin(db: RocksDB, memory: MemoryBudget): Boolean = synchronized {
     freeRetired()
     budget = memory
-    val share = memory.fairShareBytes
     // none of the files may go while they are opened
     db.disableFileDeletions()
     try {
       val live = rocks.files
       val isTooLarge = live.exists(_.size > MappedSst.mostBytes)
-      if (isTooLarge || bytesFor(live) > mostWhenBuilt(share)) refuse()
+      if (isTooLarge || bytesFor(live) > mostWhenBuilt(memory.fairShareBytes)) refuse()
       else {
         val next = new Building
         building = next
         open(live, next)
-        // the tables of files that RocksDB has replaced serve until the new ones are there, unless
-        // that is too much at once
-        val more = next.files.iterator.filter(_.made == null).map(_.meta.numEntries)
-        if (used.get + more.map(KeyBlocks.mostBytesFor).sum > most(share)) {
-          retire(but = next.files.map(_.made).toSet)
-          freeRetired()
-        }
       }
     } catch { case e: Throwable => end(); throw e }
     finally db.enableFileDeletions()
@@ -129,14 +121,14 @@ private[millpond] final class PointReads(dir: File, rocks: LocalRocks, maps: Boo
   private def bytesFor(live: Iterable[LiveFileMetaData]): Long =
     live.iterator.map(f => KeyBlocks.bytesFor(f.numEntries)).sum
 
-  /** Do about so many keys. False: all are done, or nothing is begun. */
+  /** Do about so many keys. False: it is `keep`'s turn, or nothing is begun. */
   def step(keys: Int): Boolean = {
     val now = building
     now != null && {
       val next = now.synchronized(if (now.isOver) null else work(now, keys))
       // without the lock: whoever gives all up under the store's monitor would wait for memory
       if (next != null) take(now, Indexing.of(next, now.block, budget))
-      now.synchronized(!now.isWhole && !now.isOver)
+      now.synchronized(!now.isWhole && !now.isOver && !now.isCrowded)
     }
   }
 
@@ -147,14 +139,14 @@ private[millpond] final class PointReads(dir: File, rocks: LocalRocks, maps: Boo
       val f = now.files(now.understood)
       if (f.made == null && !isReadable(f.sst, now.block)) now.refuse()
       now.understood += 1
-      if (now.understood == now.files.size && !fits(now)) now.refuse()
+      now.isCrowded = now.understood == now.files.size && !fits(now)
     } else if (now.done == now.files.size) now.isWhole = true
     else if (now.files(now.done).made != null) now.done += 1
     else return now.files(now.done).sst
     null
   }
 
-  /** Files of many blocks have larger tables than `begin` took them for. */
+  /** Whether there is room for new tables beside all others. */
   private def fits(now: Building): Boolean = {
     val bytes = now.files.iterator.filter(_.made == null)
       .map(f => KeyBlocks.bytesFor(f.sst.entries, f.sst.blocks)).sum
@@ -177,9 +169,26 @@ private[millpond] final class PointReads(dir: File, rocks: LocalRocks, maps: Boo
     now.done += 1
   }
 
-  /** If all files are done, they answer from now on. Else it is given up. */
-  def keep(): Unit = synchronized {
+  /** If all files are done, they answer from now on. Else it is given up, unless it had no room
+    * beside the tables of files that RocksDB has replaced. These serve as long as they can.
+    *
+    * Returns whether they are gone now, and it goes on. */
+  def keep(): Boolean = synchronized {
     val now = building
+    val goesOn = now != null && now.synchronized(now.isCrowded && makeRoom(now))
+    if (!goesOn) complete(now)
+    goesOn
+  }
+
+  private def makeRoom(now: Building): Boolean = {
+    retire(but = (now.files.map(_.made) ++ now.later).toSet)
+    freeRetired()
+    now.isCrowded = false
+    if (!fits(now)) now.refuse()
+    !now.isOver
+  }
+
+  private def complete(now: Building): Unit = {
     if (now != null) now.synchronized {
       if (now.isWhole) {
         now.isOver = true
@@ -397,6 +406,7 @@ private object PointReads {
     var done = 0
     var current: Indexing = null
     var isWhole = false
+    var isCrowded = false // by other tables
     var isRefused = false
     var isOver = false
     var later = List.empty[IndexedSst] // files that came meanwhile, the newest first

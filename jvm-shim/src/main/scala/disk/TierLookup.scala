@@ -3,7 +3,8 @@ package org.apache.spark.sql.millpond.disk
 import org.apache.spark.sql.millpond.memory.MemoryBudget
 
 /** What helps reads of a disk tier: where each key is, or at least which keys it lacks. A
-  * thread in the background makes it: `begin`, `step` until it says no, and `keep`.
+  * thread in the background makes it: `begin`, `step` until it says no, and `keep`, which
+  * may say that it goes on.
   *
   * @param points has the first word; the key filter takes less memory, and comes where the other
   * stands aside */
@@ -27,13 +28,15 @@ private[millpond] final class TierLookup(points: PointReads, filter: TierFilter,
   def begin(budget: MemoryBudget): Unit =
     if (!(points.isWanted && points.begin(budget)) && filter.isWanted) beginFilter(budget)
 
-  /** Do about so many keys. False: all are done, or nothing is begun. */
+  /** Do about so many keys. False: it is `keep`'s turn, or nothing is begun. */
   def step(keys: Int): Boolean = points.step(keys) || filter.step(keys)
 
-  /** What is whole answers from now on. All else is given up. */
-  def keep(): Unit = {
-    points.keep()
-    if (points.isReady) filter.close() else filter.keep()
+  /** What is whole answers from now on. All else is given up. True: there is room by now for what
+    * had none, and it goes on. */
+  def keep(): Boolean = {
+    val goesOn = points.keep()
+    if (points.isReady) filter.close() else if (!goesOn) filter.keep()
+    goesOn
   }
 
   /** Give up what was begun. */

@@ -44,8 +44,8 @@ private[engine] final class LookupFill(store: StoreView, warmUp: WarmUp) extends
           else null
         })
         if (lookup != null) {
-          while (lookup.step(Seams.stretch("lookup.keys", StepKeys).toInt)) Seams.at("lookup.step")
-          store.synchronized(lookup.keep())
+          do while (lookup.step(Seams.stretch("lookup.keys", StepKeys).toInt)) Seams.at("lookup.step")
+          while (store.synchronized(lookup.keep()))
         }
       }
     catch {

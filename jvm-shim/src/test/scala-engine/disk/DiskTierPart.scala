@@ -259,7 +259,7 @@ private final class TierStore(trial: Trial, dir: File) {
     } else if (chance(10)) { trial.step("no lookup"); tier.lookup.end(); isScanned = false }
     else {
       trial.step("some keys for the lookup")
-      if (!tier.lookup.step(random.nextInt(8))) { tier.lookup.keep(); isScanned = false }
+      if (!tier.lookup.step(random.nextInt(8))) isScanned = tier.lookup.keep()
     }
 
   /** Maintenance finds that nobody uses the tier, or that somebody does. */

@@ -33,8 +33,7 @@ object LargeValuePart extends Part {
       }
       read("RocksDB")
       tier.lookup.begin(new MemoryBudget(1L << 24))
-      while (tier.lookup.step(50)) ()
-      tier.lookup.keep()
+      Scratch.finish(tier.lookup, 50)
       trial.check(tier.lookup.hasPlaces, "there are no tables")
       read("the tables")
     } finally tier.close()

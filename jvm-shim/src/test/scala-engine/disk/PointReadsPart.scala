@@ -168,31 +168,41 @@ private final class ReadTier(trial: Trial, dir: File) {
     while (tier.lookup.step(random.between(1, 2000)))
       if (chance(5)) { if (gives) tier.lookup.end() else ingest() }
     if (chance(30)) keepBeside()
-    tier.lookup.keep()
+    finish()
   }
+
+  private def finish(): Unit = Scratch.finish(tier.lookup, random.between(1, 2000))
 
   /** The tables are kept just when a file comes. */
   private def keepBeside(): Unit = {
     trial.step("tables are kept beside a file")
-    trial.beside = point => if (point == "points.prepare") tier.lookup.keep()
+    trial.beside = point => if (point == "points.prepare") tier.lookup.keep(): Unit
     try ingest()
     finally trial.beside = Trial.nothing
   }
 
-  /** Tables that just have room are made, although those of replaced files fill it. */
+  /** Tables that just have room are made, although those of replaced files may fill it. These serve
+    * as long as they fit. */
   private def crowd(): Unit = {
     trial.step("a compaction where tables have little room")
+    val old = tier.lookup.usedBytes
     // whose entries may be a third larger
-    budget.limitTo(tier.lookup.usedBytes * 32 / 15 + 64): Unit
+    budget.limitTo(old * random.between(32, 60) / 15 + 64): Unit
     tier.compact()
     tier.lookup.judge()
     if (tier.lookup.isOutdated) {
+      val most = budget.limitBytes * 3 / 4
       tier.lookup.begin(budget)
-      check(tier.lookup.usedBytes <= budget.limitBytes * 3 / 4, "old tables stay beside new ones")
+      check(tier.lookup.hasPlaces, "old tables go before anybody knows whether they must")
       while (tier.lookup.step(random.between(1, 2000))) ()
-      tier.lookup.keep()
-      if (!trial.hasFailed)
+      val goesOn = tier.lookup.keep()
+      check(tier.lookup.usedBytes <= most, "old tables stay beside new ones")
+      if (goesOn) finish()
+      val made = tier.lookup.usedBytes
+      if (!trial.hasFailed) {
         check(tier.lookup.hasPlaces && !tier.lookup.isOutdated, "there are no tables")
+        equal(goesOn, old + made > most, "whether old tables go first")
+      }
     }
     budget.limitTo(ReadTier.BudgetBytes): Unit
   }
@@ -337,8 +347,7 @@ private final class StrangeTier(trial: Trial, dir: File, budget: MemoryBudget) {
 
   private def lookUp(): Unit = {
     tier.lookup.begin(budget)
-    while (tier.lookup.step(random.between(1, 2000))) ()
-    tier.lookup.keep()
+    Scratch.finish(tier.lookup, random.between(1, 2000))
   }
 
   private def verify(n: Int): Unit = {

@@ -113,8 +113,8 @@ private final class RestingTier(trial: Trial, dir: File) {
       tier.lookup.judge()
       if (tier.lookup.isWanted) tier.lookup.begin(budget)
     })
-    while (tier.lookup.step(50)) ()
-    store.synchronized(tier.lookup.keep())
+    do while (tier.lookup.step(50)) ()
+    while (store.synchronized(tier.lookup.keep()))
   }
 
   def close(): Unit = tier.close()

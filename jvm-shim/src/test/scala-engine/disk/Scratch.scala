@@ -52,6 +52,11 @@ object Scratch {
     if (!maps.canRead) Nil
     else Files.readAllLines(maps.toPath).asScala.filter(_.contains(s" ${dir.getPath}/")).toSeq
 
+  /** Goes on with what helps reads until it is whole, or given up. */
+  def finish(lookup: TierLookup, keys: => Int): Unit =
+    do while (lookup.step(keys)) ()
+    while (lookup.keep())
+
   /** Lets a tier that nobody uses close its RocksDB. A compaction that has returned may still count
     * as running. */
   def rest(trial: Trial, tier: DiskTier): Unit = {

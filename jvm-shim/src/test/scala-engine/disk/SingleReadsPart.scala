@@ -77,8 +77,7 @@ object SingleReadsPart extends Part {
 
     private def lookUp(): Unit = if (tier.lookup.isWanted) {
       tier.lookup.begin(budget)
-      while (tier.lookup.step(500)) ()
-      tier.lookup.keep()
+      Scratch.finish(tier.lookup, 500)
     }
 
     private def add(): Unit = {
