@@ -35,7 +35,7 @@ __all__ = [
     "Row",
     "Schema",
     "Store",
-    "about_millpond",
+    "millponds_own",
     "module_harness",
     "providers_to_test",
     "short_conf",
@@ -321,13 +321,9 @@ def providers_to_test() -> list[str]:
     return [{"rocksdb": ROCKSDB, "millpond": MILLPOND}[name] for name in chosen.split(",")]
 
 
-def about_millpond(what: str) -> list[pytest.MarkDecorator]:
-    """Return the marks of a module whose tests only Millpond's store can pass."""
-    reason = f"about Millpond's own {what}"
-    return [
-        pytest.mark.spark,
-        pytest.mark.skipif(MILLPOND not in providers_to_test(), reason=reason),
-    ]
+millponds_own = pytest.mark.skipif(
+    MILLPOND not in providers_to_test(), reason="about what Millpond's store alone has"
+)
 
 
 @pytest.fixture(scope="module")

@@ -6,17 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from integration.harness import Harness, ProviderError, providers_to_test
-from integration.jvm import MILLPOND
+from integration.harness import Harness, ProviderError, millponds_own
 from integration.provider import Timed
 from integration.store_cases import open_provider
 from integration.test_point_reads import PLAIN, key
 from integration.test_pressure_faults import leave_free, small_disk
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's time to live"),
-]
+pytestmark = [pytest.mark.spark, millponds_own]
 
 _BEGUN_MS, _TTL_MS = 1_700_000_000_000, 10_000
 disk = small_disk

@@ -17,17 +17,15 @@ from typing import Any
 import pytest
 
 from integration.cluster import STATE, Application, Cluster
-from integration.harness import providers_to_test
-from integration.jvm import LIGHT, MILLPOND
+from integration.harness import millponds_own
+from integration.jvm import LIGHT
 from integration.processes import wait_until
 from integration.test_cluster import SETTINGS, WAIT_S, Query
 from integration.test_events import events
 from millpond import checkpoint
 from millpond.spark.progress import StoreMove
 
-pytestmark = pytest.mark.skipif(
-    MILLPOND not in providers_to_test(), reason="about Millpond's agents on a cluster"
-)
+pytestmark = millponds_own
 PARTITIONS = 8
 SHUFFLE = "spark.sql.shuffle.partitions"
 ENABLED = STATE + "millpond.balance.enabled"

@@ -24,20 +24,14 @@ from integration.cases import EVENTS, events
 from integration.cluster import STATE, Application, Cluster, Executor
 from integration.demo.verify import Verified, verify
 from integration.gate import Gate
-from integration.harness import providers_to_test
-from integration.jvm import MILLPOND
+from integration.harness import millponds_own
 from integration.processes import alive, wait_until
 from integration.streams import Input
 from millpond.model.ids import StoreId
 from millpond.storage.local import LocalStorage
 from millpond.store.files import StoreFiles
 
-pytestmark = [
-    pytest.mark.deep,
-    pytest.mark.skipif(
-        MILLPOND not in providers_to_test(), reason="about Millpond's agents on a cluster"
-    ),
-]
+pytestmark = [pytest.mark.deep, millponds_own]
 PARTITIONS = 4  # more than cores
 FILES = 4  # of one round: enough map tasks for both executors
 WAIT_S = 120

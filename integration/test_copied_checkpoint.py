@@ -14,16 +14,14 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import millpond
-from integration.harness import providers_to_test
+from integration.harness import millponds_own
 from integration.jvm import MILLPOND
 from integration.streams import settings
 from millpond import savepoint
 from millpond.format import layout
 from millpond.operations.take_over import take_over
 
-pytestmark = pytest.mark.skipif(
-    MILLPOND not in providers_to_test(), reason="about Millpond's own files"
-)
+pytestmark = millponds_own
 
 PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 URI = "spark.sql.streaming.stateStore.millpond.storage.uri"

@@ -21,7 +21,7 @@ from pyspark.sql import functions as F
 
 from integration.cases import EVENTS, events
 from integration.depth import deep, quick_first
-from integration.harness import Harness, Schema, providers_to_test, short_conf
+from integration.harness import Harness, Schema, millponds_own, providers_to_test, short_conf
 from integration.jvm import MILLPOND, REPO, ROCKSDB
 from integration.processes import agents_below, alive, below, is_agent, wait_until
 from integration.store_model import as_state, canon, write_spark_metadata
@@ -137,7 +137,7 @@ def test_kill_9_of_the_driver_loses_nothing(
 
 
 @pytest.mark.deep
-@pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="Spark's stores have none")
+@millponds_own
 def test_kill_9_of_the_driver_while_rows_end(tmp_path: Path) -> None:
     """Each batch wrote what a model says by the times in Spark's offset log."""
     rng = random.Random(21)
@@ -233,7 +233,7 @@ def kill_the_driver(
     assert sorted(results(tmp_path, "join")) == sorted(expected)
 
 
-@pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's agent")
+@millponds_own
 def test_kill_9_of_the_agent_costs_a_retry(spark: SparkSession, tmp_path: Path) -> None:
     """The agent dies before and during every batch.
 

@@ -27,17 +27,15 @@ from integration.harness import (
     Harness,
     ProviderError,
     Schema,
+    millponds_own,
     module_harness,
-    providers_to_test,
 )
 from integration.jvm import MILLPOND
 from integration.store_cases import open_provider
 from integration.streams import Input, Run, finish, start
 from millpond.format.changelog import ChangelogReader, Op
 
-pytestmark = pytest.mark.skipif(
-    MILLPOND not in providers_to_test(), reason="about Millpond's own files"
-)
+pytestmark = millponds_own
 
 Harm = Callable[[Path], None]
 

@@ -17,17 +17,14 @@ from integration.harness import (
     Numbered,
     Provider,
     ProviderError,
+    millponds_own,
     module_harness,
-    providers_to_test,
 )
-from integration.jvm import MILLPOND
 from integration.store_cases import open_small
 from integration.store_model import canon
 from tests.s3_server import s3_server
 
-pytestmark = pytest.mark.skipif(
-    MILLPOND not in providers_to_test(), reason="about Millpond's own files"
-)
+pytestmark = millponds_own
 
 harness = module_harness
 

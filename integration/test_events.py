@@ -13,15 +13,19 @@ import pytest
 
 from integration.cluster import STATE, Application, Cluster
 from integration.damage_scene import written_scene
-from integration.harness import Harness, Provider, ProviderError, Schema, Store, providers_to_test
-from integration.jvm import MILLPOND
+from integration.harness import (
+    Harness,
+    Provider,
+    ProviderError,
+    Schema,
+    Store,
+    millponds_own,
+)
 from integration.processes import wait_until
 from integration.store_cases import open_provider
 from millpond.events import EVENTS, STORE_FIELDS
 
-pytestmark = pytest.mark.skipif(
-    MILLPOND not in providers_to_test(), reason="about Millpond's own log"
-)
+pytestmark = millponds_own
 
 WAIT_S = 90
 SECRET = "a-secret-that-no-log-may-have"

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 from integration.depth import quick_first
-from integration.harness import Harness, Provider, about_millpond, module_harness
+from integration.harness import Harness, Provider, millponds_own, module_harness
 from integration.provider import Store
 from integration.store_cases import open_small
 
-pytestmark = about_millpond("tiers")
+pytestmark = [pytest.mark.spark, millponds_own]
 
 ROWS = 500  # of a batch: a few hundredths of the budget
 MOST_BATCHES = 60

@@ -12,7 +12,7 @@ from integration.harness import (
     ProviderError,
     Schema,
     Store,
-    about_millpond,
+    millponds_own,
     module_harness,
     short_conf,
 )
@@ -20,7 +20,7 @@ from integration.jvm import MILLPOND
 from integration.store_cases import open_provider, write
 from integration.store_model import write_spark_metadata
 
-pytestmark = about_millpond("tiers")
+pytestmark = [pytest.mark.spark, millponds_own]
 
 VALUE_BYTES = 64 * 1024  # 20 values are more than a flush gathers while seams are armed
 

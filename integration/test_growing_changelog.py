@@ -16,8 +16,8 @@ from integration.harness import (
     Provider,
     ProviderError,
     Schema,
+    millponds_own,
     module_harness,
-    providers_to_test,
     short_conf,
 )
 from integration.jvm import MILLPOND
@@ -25,10 +25,7 @@ from integration.provider import Store
 from integration.store_model import write_spark_metadata
 from millpond.format.changelog import ChangelogReader, has_repeats
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's changelogs"),
-]
+pytestmark = [pytest.mark.spark, millponds_own]
 
 SCHEMA = Schema("k bigint", "v string")
 ROWS = 60_000  # some times the number that may wait for the commit

@@ -19,17 +19,13 @@ from integration.harness import (
     Harness,
     Numbered,
     ProviderError,
+    millponds_own,
     module_harness,
-    providers_to_test,
 )
-from integration.jvm import MILLPOND
 from integration.processes import agents_below, alive, wait_until
 from tests.s3_server import Fault, Request, S3Server, s3_server
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's storage"),
-]
+pytestmark = [pytest.mark.spark, millponds_own]
 
 harness = module_harness
 

@@ -19,7 +19,7 @@ from pyspark.sql import SparkSession
 
 from integration.cases import EVENTS
 from integration.depth import quick_first
-from integration.harness import Harness, Schema, providers_to_test, short_conf
+from integration.harness import Harness, Schema, millponds_own, short_conf
 from integration.jvm import MILLPOND, REPO
 from integration.peers.refusals import Query
 from integration.processes import wait_until
@@ -31,10 +31,7 @@ from millpond.storage import Storage, hadoop_jvm, open_storage
 from millpond.storage.hadoop import HadoopStorage
 from millpond.testing.storage_contract import StorageContract
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's storage"),
-]
+pytestmark = [pytest.mark.spark, millponds_own]
 
 
 _numbers = itertools.count()

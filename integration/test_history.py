@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from integration.harness import providers_to_test
+from integration.harness import millponds_own
 from integration.jvm import MILLPOND
 from integration.processes import wait_until
 from integration.shapes import named
@@ -19,10 +19,7 @@ from millpond import checkpoint
 from millpond.cli.main import main
 from millpond.format.layout import HISTORY_PREFIX
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="Millpond's own"),
-]
+pytestmark = [pytest.mark.spark, millponds_own]
 _STATE = "spark.sql.streaming.stateStore."
 _HDFS = "org.apache.spark.sql.execution.streaming.state.HDFSBackedStateStoreProvider"
 

@@ -17,7 +17,7 @@ from pyspark.sql import SparkSession
 
 from integration.cases import CLICKS, EVENTS, VIEWS
 from integration.depth import quick_first
-from integration.harness import providers_to_test
+from integration.harness import millponds_own
 from integration.join_cases import STATE_FORMAT, by_time
 from integration.jvm import IS_SPARK_4_2, MILLPOND, ROCKSDB
 from integration.streams import Input, Run, finish, start
@@ -81,7 +81,7 @@ def _spark_testing(spark: SparkSession) -> Iterator[None]:
         system.clearProperty("spark.testing")
 
 
-@pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="no Millpond jar")
+@millponds_own
 @pytest.mark.parametrize("version", quick_first([3, 2, 4]))
 def test_a_query_gets_the_format_it_asks_for(
     spark: SparkSession, tmp_path: Path, version: int
@@ -139,7 +139,7 @@ def test_format_1_goes_on_where_spark_lets_it(spark: SparkSession, tmp_path: Pat
     assert candidate.state == reference.state
 
 
-@pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="no Millpond jar")
+@millponds_own
 def test_nothing_of_sparks_own_provider_is_used(spark: SparkSession) -> None:
     """Millpond's provider extends Spark's for one check only. It overrides every method."""
     jvm: Any = spark.sparkContext._jvm

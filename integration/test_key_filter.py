@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from integration.harness import (
     Harness,
     Numbered,
     Provider,
-    about_millpond,
+    millponds_own,
     module_harness,
 )
 from integration.store_cases import open_small
 
-pytestmark = about_millpond("tiers")
+pytestmark = [pytest.mark.spark, millponds_own]
 
 ROWS = 20_000  # several times the budget
 MOST_BATCHES = 200

@@ -14,13 +14,13 @@ from integration.harness import (
     Provider,
     Schema,
     Store,
-    about_millpond,
+    millponds_own,
     short_conf,
 )
 from integration.jvm import MILLPOND
 from integration.store_model import write_spark_metadata
 
-pytestmark = about_millpond("memory tier")
+pytestmark = [pytest.mark.spark, millponds_own]
 
 MIB = 1 << 20
 SCHEMA = Schema("k bigint", "v string")

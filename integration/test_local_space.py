@@ -10,7 +10,7 @@ import pytest
 from integration.harness import (
     Harness,
     ProviderError,
-    about_millpond,
+    millponds_own,
     module_harness,
 )
 from integration.processes import wait_until
@@ -18,7 +18,7 @@ from integration.provider import Provider
 from integration.store_cases import PLAIN, open_provider
 from tests.s3_server import HADOOP, Fault, Request, s3_server
 
-pytestmark = about_millpond("tiers")
+pytestmark = [pytest.mark.spark, millponds_own]
 
 _ROWS = 500
 

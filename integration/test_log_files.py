@@ -11,15 +11,12 @@ import pytest
 from py4j.protocol import Py4JJavaError
 from pyspark.sql import SparkSession
 
-from integration.harness import providers_to_test
+from integration.harness import millponds_own
 from integration.jvm import MILLPOND
 from integration.shapes import named
 from integration.streams import Input, Run, finish, start
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="Millpond's own"),
-]
+pytestmark = [pytest.mark.spark, millponds_own]
 _KEY = "spark.sql.streaming.checkpointFileManagerClass"
 _OURS = "org.apache.spark.sql.millpond.MillpondLogFiles"
 _SPARKS = (

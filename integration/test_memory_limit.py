@@ -13,8 +13,7 @@ from pathlib import Path
 import pytest
 
 from integration.control_group import ControlGroup
-from integration.harness import providers_to_test
-from integration.jvm import MILLPOND
+from integration.harness import millponds_own
 from integration.memory_limit_job import Load
 from integration.test_events import events
 from millpond.agent.memory_budget import MIB
@@ -22,7 +21,7 @@ from millpond.agent.memory_budget import MIB
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.deep,
-    pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's memory"),
+    millponds_own,
 ]
 
 LIMIT_MIB = 1280

@@ -11,13 +11,13 @@ from integration.harness import (
     Provider,
     ProviderError,
     Schema,
-    about_millpond,
+    millponds_own,
     short_conf,
 )
 from integration.jvm import MILLPOND
 from integration.pressed import Bench
 
-pytestmark = about_millpond("memory tier")
+pytestmark = [pytest.mark.spark, millponds_own]
 
 
 @pytest.mark.deep

@@ -14,7 +14,7 @@ from integration.harness import (
     ProviderError,
     Schema,
     Store,
-    about_millpond,
+    millponds_own,
     module_harness,
     short_conf,
 )
@@ -24,7 +24,7 @@ from integration.store_cases import PLAIN, open_provider, write
 from millpond.format import layout
 from millpond.format.format_file import decode_format, encode_format
 
-pytestmark = about_millpond("memory tier")
+pytestmark = [pytest.mark.spark, millponds_own]
 
 harness = module_harness
 bench = store_of_each_kind

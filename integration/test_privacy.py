@@ -13,13 +13,10 @@ from pathlib import Path
 
 import pytest
 
-from integration.harness import Harness, Schema, providers_to_test
-from integration.jvm import MILLPOND
+from integration.harness import Harness, Schema, millponds_own
 from integration.store_cases import open_provider
 
-pytestmark = pytest.mark.skipif(
-    MILLPOND not in providers_to_test(), reason="about Millpond's own files"
-)
+pytestmark = millponds_own
 
 SCHEMA = Schema("k string", "v string")
 

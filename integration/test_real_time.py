@@ -12,17 +12,14 @@ import pytest
 
 import millpond
 from integration.depth import deep
-from integration.harness import EVERYTHING, providers_to_test
+from integration.harness import EVERYTHING, millponds_own
 from integration.jvm import IS_SPARK_4_2, MILLPOND, ROCKSDB
 from integration.processes import wait_until
 from integration.real_time import RealTimeJob, RefusedError, with_either_store
 from integration.real_time_job import REFUSED, RUNS
 from millpond import checkpoint, savepoint
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond"),
-]
+pytestmark = [pytest.mark.spark, millponds_own]
 needs_43 = pytest.mark.skipif(IS_SPARK_4_2, reason="Spark 4.2 has no state in real-time mode")
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from integration.harness import providers_to_test
-from integration.jvm import IS_SPARK_4_2, MILLPOND
+from integration.harness import millponds_own
+from integration.jvm import IS_SPARK_4_2
 from integration.processes import wait_until
 from integration.real_time import RealTimeJob, with_either_store
 
 pytestmark = [
     pytest.mark.spark,
     pytest.mark.deep,
-    pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond"),
+    millponds_own,
     pytest.mark.skipif(IS_SPARK_4_2, reason="Spark 4.2 has no state in real-time mode"),
 ]
 

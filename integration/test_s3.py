@@ -20,7 +20,7 @@ from integration.harness import (
     Provider,
     ProviderError,
     Schema,
-    providers_to_test,
+    millponds_own,
     short_conf,
 )
 from integration.jvm import MILLPOND, ROCKSDB
@@ -31,10 +31,7 @@ from millpond.operations.inspect import verify
 from millpond.storage import open_checkpoint, open_storage
 from tests.s3_server import HADOOP, Chooser, Fault, Request, S3Server, s3_server
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's storage"),
-]
+pytestmark = [pytest.mark.spark, millponds_own]
 
 
 @pytest.fixture(scope="module")

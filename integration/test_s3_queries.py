@@ -18,7 +18,7 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
 
 from integration.cases import CLICKED, Case
-from integration.harness import providers_to_test, short_conf
+from integration.harness import millponds_own, short_conf
 from integration.jvm import MILLPOND, ROCKSDB
 from integration.shapes import SHAPES, named
 from integration.streams import Input, Run, finish, settings, start
@@ -28,10 +28,7 @@ from millpond.operations.rescale import rescale
 from millpond.storage import open_checkpoint
 from tests.s3_server import HADOOP, Chooser, Fault, S3Server, s3_server
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's storage"),
-]
+pytestmark = [pytest.mark.spark, millponds_own]
 
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"

@@ -17,15 +17,13 @@ from integration.damage_scene import Scene, written_scene
 from integration.depth import quick_first
 from integration.harness import (
     Harness,
+    millponds_own,
     module_harness,
-    providers_to_test,
 )
 from integration.jvm import MILLPOND, REPO, ROCKSDB
 from integration.streams import Input, Run, finish, start
 
-pytestmark = pytest.mark.skipif(
-    MILLPOND not in providers_to_test(), reason="about Millpond's own files"
-)
+pytestmark = millponds_own
 
 harness = module_harness
 

@@ -19,8 +19,8 @@ from integration.harness import (
     ProviderError,
     Schema,
     Store,
+    millponds_own,
     module_harness,
-    providers_to_test,
     short_conf,
 )
 from integration.jvm import MILLPOND
@@ -28,10 +28,7 @@ from integration.processes import agents_below, below, wait_until
 from integration.store_model import write_spark_metadata
 from tests.s3_server import HADOOP, Request, S3Server, s3_server
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's agent"),
-]
+pytestmark = [pytest.mark.spark, millponds_own]
 
 CALL_TIMEOUT_S = 1
 SNAPSHOTS = 3

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from integration.harness import providers_to_test
-from integration.jvm import MILLPOND, REPO
+from integration.harness import millponds_own
+from integration.jvm import REPO
 from integration.soak import measure, page, queries
 from integration.soak.campaign import QUERIES
 from integration.soak.run import SHORT_FAULTS, STEADY_FAULTS
@@ -19,9 +19,7 @@ from integration.soak.run import SHORT_FAULTS, STEADY_FAULTS
 
 @pytest.mark.deep
 @pytest.mark.spark
-@pytest.mark.skipif(
-    MILLPOND not in providers_to_test(), reason="about Millpond's agents on a cluster"
-)
+@millponds_own
 def test_the_short_form(tmp_path: Path) -> None:
     """Each fault comes once. No row differs, and no process or file is left.
 

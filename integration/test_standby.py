@@ -15,8 +15,7 @@ from pathlib import Path
 import pytest
 
 from integration.cluster import STATE, Application, Cluster
-from integration.harness import providers_to_test
-from integration.jvm import MILLPOND
+from integration.harness import millponds_own
 from integration.processes import wait_until
 from integration.test_balance import PARTITIONS, PATIENT, application, moves, restored, round_of
 from integration.test_cluster import WAIT_S, Query
@@ -24,9 +23,7 @@ from integration.test_events import events
 from integration.ttl_model import files_of, replayed
 from millpond.spark.progress import StoreMove
 
-pytestmark = pytest.mark.skipif(
-    MILLPOND not in providers_to_test(), reason="about Millpond's agents on a cluster"
-)
+pytestmark = millponds_own
 
 
 class Followed(Query):

@@ -20,13 +20,11 @@ import pytest
 
 import millpond
 from integration.cluster import SPARK_HOME, STATE, Application, Cluster
-from integration.harness import providers_to_test
-from integration.jvm import LIGHT, MILLPOND, REPO
+from integration.harness import millponds_own
+from integration.jvm import LIGHT, REPO
 from integration.processes import wait_until
 
-pytestmark = pytest.mark.skipif(
-    MILLPOND not in providers_to_test(), reason="about Millpond's own tab"
-)
+pytestmark = millponds_own
 
 WAIT_S = 90
 # The session of a test may be of another version of Spark than the environment says.

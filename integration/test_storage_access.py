@@ -13,13 +13,9 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from integration.harness import providers_to_test
-from integration.jvm import MILLPOND
+from integration.harness import millponds_own
 
-pytestmark = [
-    pytest.mark.spark,
-    pytest.mark.skipif(MILLPOND not in providers_to_test(), reason="about Millpond's storage"),
-]
+pytestmark = [pytest.mark.spark, millponds_own]
 
 _HOST = "pond.dfs.core.windows.net"
 

@@ -22,16 +22,14 @@ import millpond
 from integration.cases import EVENTS, events
 from integration.clocked import START_MS, ClockedRuns
 from integration.depth import deep
-from integration.harness import providers_to_test, short_conf
+from integration.harness import millponds_own, short_conf
 from integration.jvm import MILLPOND, ROCKSDB
 from integration.provider import Timed
 from integration.streams import Input, settings
 from integration.ttl_model import Aged
 from millpond.state.ages import AGE_BYTES
 
-pytestmark = pytest.mark.skipif(
-    MILLPOND not in providers_to_test(), reason="Spark's stores have no time to live"
-)
+pytestmark = millponds_own
 
 
 def dedup(source: DataFrame) -> DataFrame:

@@ -13,16 +13,13 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from integration.harness import Harness, ProviderError, Schema, providers_to_test
-from integration.jvm import MILLPOND
+from integration.harness import Harness, ProviderError, Schema, millponds_own
 from integration.provider import Provider, Store, Timed
 from integration.store_cases import open_provider
 from integration.ttl_machine import Versions, batches_of, in_each_tier, play
 from integration.ttl_model import Aged
 
-pytestmark = pytest.mark.skipif(
-    MILLPOND not in providers_to_test(), reason="Spark's stores have no time to live"
-)
+pytestmark = millponds_own
 
 EXAMPLES = int(os.environ.get("MILLPOND_TTL_EXAMPLES", "10"))
 _KEYS = [["", 0], ["a", None], ["ü€" * 9, 1]]

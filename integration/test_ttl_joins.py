@@ -17,16 +17,14 @@ import millpond
 from integration.cases import EVENTS, NO_EMPTY_BATCHES, events
 from integration.clocked import START_MS, ClockedRuns
 from integration.depth import deep
-from integration.harness import providers_to_test, short_conf
+from integration.harness import millponds_own, short_conf
 from integration.jvm import MILLPOND, ROCKSDB
 from integration.provider import Timed
 from integration.streams import Input
 from integration.ttl_join_model import Event, JoinModel
 from integration.ttl_model import age_of
 
-pytestmark = pytest.mark.skipif(
-    MILLPOND not in providers_to_test(), reason="Spark's stores have no time to live"
-)
+pytestmark = millponds_own
 
 _SIDES = ("left", "right")
 

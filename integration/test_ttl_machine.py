@@ -9,11 +9,9 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import strategies as st
 
-from integration.harness import Harness, Schema, providers_to_test
-from integration.jvm import MILLPOND
+from integration.harness import Harness, Schema, millponds_own
 from integration.provider import Provider, Store
 from integration.store_cases import open_provider
 from integration.ttl_machine import Versions, batches_of, in_each_tier, play
@@ -23,9 +21,7 @@ from millpond.storage.local import LocalStorage
 from millpond.store.entries import entries, open_version
 from millpond.store.files import StoreFiles
 
-pytestmark = pytest.mark.skipif(
-    MILLPOND not in providers_to_test(), reason="Spark's stores have no time to live"
-)
+pytestmark = millponds_own
 
 PLAIN = Schema("k string, n bigint", "v string")
 EXAMPLES = int(os.environ.get("MILLPOND_TTL_EXAMPLES", "12"))

@@ -16,14 +16,14 @@ from integration.harness import (
     ProviderError,
     Schema,
     Store,
-    about_millpond,
+    millponds_own,
     module_harness,
     short_conf,
 )
 from integration.jvm import MILLPOND
 from integration.store_model import write_spark_metadata
 
-pytestmark = about_millpond("locks")
+pytestmark = [pytest.mark.spark, millponds_own]
 
 harness = module_harness
 
