@@ -44,7 +44,8 @@ private[engine] final class LookupFill(store: StoreView, warmUp: WarmUp) extends
           else null
         })
         if (lookup != null) {
-          do while (lookup.step(Seams.stretch("lookup.keys", StepKeys).toInt)) Seams.at("lookup.step")
+          def keys = Seams.stretch("lookup.keys", StepKeys).toInt
+          do while (lookup.step(keys)) Seams.at("lookup.step")
           while (store.synchronized(lookup.keep()))
         }
       }
