@@ -40,7 +40,7 @@ from millpond.rows.chunks import table_batches
 from millpond.rows.encode import encode_rows
 from millpond.rows.hashing import hash_rows
 from millpond.spark.types import Atom, Field, Struct
-from tests.checkpoints import CheckpointBuilder, utf, version_id
+from tests.checkpoints import CheckpointBuilder, upload, utf, version_id
 
 _KEY, _VALUE = Struct((Field("k", Atom("long")),)), Struct((Field("count", Atom("long")),))
 _BYTES = Struct((Field("v", Atom("binary")),))
@@ -132,7 +132,7 @@ class _Builder(CheckpointBuilder):
             rocksdict.Checkpoint(db).create_checkpoint(str(checkpoint))
             live = {str(file["name"]).lstrip("/"): file for file in db.live_files()}
             ssts = {
-                path.name: self._upload(store, path, live[path.name])
+                path.name: upload(self.storage, store, path, live[path.name])
                 for path in sorted(checkpoint.glob("*.sst"))
             }
             self.publish(self._manifest(store, 1, checkpoint, ssts, []))

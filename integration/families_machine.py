@@ -16,19 +16,9 @@ from hypothesis.stateful import initialize, precondition, rule
 
 from integration import families
 from integration.families import Pool, of_join, of_transform
-from integration.harness import (
-    Cursor,
-    Harness,
-    ProviderError,
-    Row,
-    Store,
-)
+from integration.harness import Cursor, Harness, ProviderError, Row, Store
 from integration.jvm import MILLPOND, ROCKSDB
-from integration.provider_machine import (
-    PARTITIONS,
-    ProviderMachine,
-    in_partition,
-)
+from integration.provider_machine import PARTITIONS, ProviderMachine, in_partition
 from integration.store_model import Node, canon, write_spark_metadata
 from millpond.format.layout import ManifestFile, parse_key
 
@@ -242,23 +232,9 @@ class FamiliesLife(ProviderMachine):
             assert self.store.keys() == sum(map(len, users))
         node = (done.version, done.id)
         if self.variant.checkpoint_format == 1:
-            rewrites = done.version <= self.model.newest
             self.versions = {n: f for n, f in self.versions.items() if n[0] < done.version}
-        else:
-            rewrites = False
-        self.model.add(node, self.base, {})
         self.versions[node] = _copied(self.families)
-        self._forget_store()
-        if rewrites:  # without ids the other executor cannot know that its copy is stale
-            self._close(1 - self.current)
-
-    @precondition(lambda self: self.store is not None)
-    @rule()
-    def abort(self) -> None:
-        """Abort. No later read sees its rows, or its new and dropped families."""
-        assert self.store is not None
-        self.store.abort()
-        self._forget_store()
+        self._committed(done, {})
 
     # -- families
     # ----------------------------------------------------------------------------------------------

@@ -192,6 +192,27 @@ class ProviderMachine(RuleBasedStateMachine):
             assert done.id is not None and (done.version, done.id) not in self.model.states
             assert done.base_id == base[1]
 
+    def _forget_store(self) -> None:
+        """The open store has ended: close its cursors, and forget what it must hold."""
+        raise NotImplementedError
+
+    def _committed(self, done: Commit, state: State) -> None:
+        rewrites = self.variant.checkpoint_format == 1 and done.version <= self.model.newest
+        self.model.add((done.version, done.id), self.base, state)
+        self._forget_store()
+        # Without ids the other executor cannot know that its copy is stale. Spark would not use
+        # that copy again either.
+        if rewrites:
+            self._close(1 - self.current)
+
+    @precondition(lambda self: self.store is not None)
+    @rule()
+    def abort(self) -> None:
+        """Abort. No later read sees its rows, or its new and dropped families."""
+        assert self.store is not None
+        self.store.abort()
+        self._forget_store()
+
     @rule(index=st.integers(0, 1), what=st.sampled_from(["snapshot", "snapshot", "cleanup"]))
     def maintenance(self, index: int, what: str) -> None:
         """Spark maintains a provider, perhaps while a task has the store open."""

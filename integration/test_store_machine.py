@@ -279,21 +279,7 @@ class StoreMachine(ProviderMachine):
         done = self.store.commit()
         self._check(done, self.base)
         assert self.store.keys() == len(self.working)
-        rewrites = self.variant.checkpoint_format == 1 and done.version <= self.model.newest
-        self.model.add((done.version, done.id), self.base, self.working)
-        self._forget_store()
-        # Without ids the other executor cannot know that its copy is stale. Spark would not use
-        # that copy again either.
-        if rewrites:
-            self._close(1 - self.current)
-
-    @precondition(lambda self: self.store is not None)
-    @rule()
-    def abort(self) -> None:
-        """Abort. No later read sees its rows."""
-        assert self.store is not None
-        self.store.abort()
-        self._forget_store()
+        self._committed(done, self.working)
 
     @precondition(lambda self: self.store is None)
     @rule(

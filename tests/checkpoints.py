@@ -35,6 +35,24 @@ def version_id(store: StoreId, version: int) -> str:
     return "" if version == 0 else f"{store.operator:04x}{store.partition:04x}{version:08x}"
 
 
+def upload(storage: LocalStorage, store: StoreId, path: Path, live: dict[str, Any]) -> SstRef:
+    """Put an SST of a RocksDB checkpoint where a snapshot has it. live: what RocksDB says of it."""
+    data = path.read_bytes()
+    sst = SstRef(
+        key=layout.new_sst_name(),
+        local_name=path.name,
+        size_bytes=len(data),
+        crc32=zlib.crc32(data),
+        smallest_hex=bytes(live["start_key"]).hex(),
+        largest_hex=bytes(live["end_key"]).hex(),
+        entries=int(live["num_entries"]),
+        deletions=0,
+        level=0,
+    )
+    storage.put_bytes(layout.store_key(store, sst.key), data)
+    return sst
+
+
 def utf(text: str) -> bytes:
     """Return a text as Java's DataOutputStream writes it."""
     data = text.encode()
@@ -206,28 +224,12 @@ class CheckpointBuilder:
                 files = {str(f["name"]).lstrip("/"): f for f in db.live_files()}
                 for path in sorted(directory.glob("*.sst")):
                     if path.name not in refs:
-                        refs[path.name] = self._upload(store, path, files[path.name])
+                        refs[path.name] = upload(self.storage, store, path, files[path.name])
                 published.append(self._manifest(store, version, directory, refs, published))
             db.close()
         for manifest in published:
             self.publish(manifest)
         return published
-
-    def _upload(self, store: StoreId, path: Path, live: dict[str, Any]) -> SstRef:
-        data = path.read_bytes()
-        sst = SstRef(
-            key=layout.new_sst_name(),
-            local_name=path.name,
-            size_bytes=len(data),
-            crc32=zlib.crc32(data),
-            smallest_hex=bytes(live["start_key"]).hex(),
-            largest_hex=bytes(live["end_key"]).hex(),
-            entries=int(live["num_entries"]),
-            deletions=0,
-            level=0,
-        )
-        self.storage.put_bytes(layout.store_key(store, sst.key), data)
-        return sst
 
     def _manifest(
         self,

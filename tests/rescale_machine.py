@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import shutil
 import tempfile
-import zlib
 from collections import Counter
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from millpond.errors import MillpondError
 from millpond.format import layout
 from millpond.format.changelog import ChangelogHeader, Op, Record
 from millpond.format.format_file import CheckpointFormat, decode_format, encode_format
-from millpond.format.manifest import Manifest, SstRef, encode_manifest
+from millpond.format.manifest import Manifest, encode_manifest
 from millpond.model.ids import StoreId, VersionId, new_id
 from millpond.model.json_fields import KeyGroupsInfo
 from millpond.model.key_groups import KeyGroups
@@ -34,7 +33,7 @@ from millpond.storage import LocalStorage
 from millpond.store.files import StoreFiles
 from millpond.store.restore.plan import plan_restore
 from tests.agent_driver import call
-from tests.checkpoints import PROVIDER
+from tests.checkpoints import PROVIDER, upload
 from tests.examples import changelog_bytes
 from tests.failing_storage import FailingStorage, Killed
 from tests.join_rows import (
@@ -224,22 +223,10 @@ class RescaleMachine(RuleBasedStateMachine):
             rocksdict.Checkpoint(db).create_checkpoint(f"{directory}/checkpoint")
             live = {str(f["name"]).lstrip("/"): f for f in db.live_files()}
             db.close()
-            ssts = []
-            for path in sorted(Path(f"{directory}/checkpoint").glob("*.sst")):
-                data, file = path.read_bytes(), live[path.name]
-                ref = SstRef(
-                    key=layout.new_sst_name(),
-                    local_name=path.name,
-                    size_bytes=len(data),
-                    crc32=zlib.crc32(data),
-                    smallest_hex=bytes(file["start_key"]).hex(),
-                    largest_hex=bytes(file["end_key"]).hex(),
-                    entries=int(file["num_entries"]),
-                    deletions=0,
-                    level=0,
-                )
-                self.storage.put_bytes(layout.store_key(store, ref.key), data)
-                ssts.append(ref)
+            ssts = [
+                upload(self.storage, store, path, live[path.name])
+                for path in sorted(Path(f"{directory}/checkpoint").glob("*.sst"))
+            ]
             (rocksdb_manifest,) = Path(f"{directory}/checkpoint").glob("MANIFEST-*")
             manifest = Manifest(
                 store=store,
