@@ -92,14 +92,16 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             (
                 _SHIM + "memory/Table.scala",
-                """      val record = enter(base, offset, length, hash, keySlot, prefixLength, valueBase, valueOffset,
+                "      val record = enter(base, offset, length, hash, keySlot, prefixLength, "
+                """valueBase, valueOffset,
         valueLength, tail)
       Platform.putInt(null, record + BatchAt, batch)
       if (!knowsAll) setFlag(record, Blind)
       if (appended) setFlag(record, Appended)
       Platform.putInt(null, record + TouchAt, touched.add(record, 0L))
 """,
-                """      val record = create(base, offset, length, hash, keySlot, valueBase, valueOffset, valueLength,
+                "      val record = create(base, offset, length, hash, keySlot, valueBase, "
+                """valueOffset, valueLength,
         tail = tail)
       Platform.putInt(null, record + BatchAt, batch)
       if (!knowsAll) setFlag(record, Blind)
