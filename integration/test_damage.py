@@ -23,13 +23,7 @@ from pyspark.sql import functions as F
 from integration.cases import CLICKS, EVENTS
 from integration.damage_scene import Scene, written_scene
 from integration.depth import by_turns, quick_first
-from integration.harness import (
-    Harness,
-    ProviderError,
-    Schema,
-    millponds_own,
-    module_harness,
-)
+from integration.harness import Harness, ProviderError, Schema, millponds_own, module_harness
 from integration.jvm import MILLPOND
 from integration.store_cases import open_provider
 from integration.streams import Input, Run, finish, start

@@ -13,14 +13,7 @@ import pytest
 
 from integration.cluster import STATE, Application, Cluster
 from integration.damage_scene import written_scene
-from integration.harness import (
-    Harness,
-    Provider,
-    ProviderError,
-    Schema,
-    Store,
-    millponds_own,
-)
+from integration.harness import Harness, Provider, ProviderError, Schema, Store, millponds_own
 from integration.processes import wait_until
 from integration.store_cases import open_provider
 from millpond.events import EVENTS, STORE_FIELDS

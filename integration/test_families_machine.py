@@ -16,19 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 
 from integration.families_machine import FamiliesLife, Kind, Walk, kinds_of
-from integration.harness import (
-    Change,
-    Harness,
-    Row,
-    Schema,
-    providers_to_test,
-)
+from integration.harness import Change, Harness, Row, Schema, providers_to_test
 from integration.jvm import MILLPOND, ROCKSDB
-from integration.provider_machine import (
-    Variant,
-    few_first,
-    run_machine,
-)
+from integration.provider_machine import Variant, few_first, run_machine
 from integration.store_model import canon
 
 EXAMPLES = int(os.environ.get("MILLPOND_MACHINE_EXAMPLES", "8"))

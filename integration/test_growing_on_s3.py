@@ -15,13 +15,7 @@ import pytest
 
 from integration.depth import quick_first
 from integration.growing import PARTS, ROWS, Scene
-from integration.harness import (
-    Harness,
-    Numbered,
-    ProviderError,
-    millponds_own,
-    module_harness,
-)
+from integration.harness import Harness, Numbered, ProviderError, millponds_own, module_harness
 from integration.processes import agents_below, alive, wait_until
 from tests.s3_server import Fault, Request, S3Server, s3_server
 

@@ -7,12 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from integration.harness import (
-    Harness,
-    ProviderError,
-    millponds_own,
-    module_harness,
-)
+from integration.harness import Harness, ProviderError, millponds_own, module_harness
 from integration.processes import wait_until
 from integration.provider import Provider
 from integration.store_cases import PLAIN, open_provider

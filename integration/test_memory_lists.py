@@ -6,14 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from integration.harness import (
-    Harness,
-    Provider,
-    ProviderError,
-    Schema,
-    millponds_own,
-    short_conf,
-)
+from integration.harness import Harness, Provider, ProviderError, Schema, millponds_own, short_conf
 from integration.jvm import MILLPOND
 from integration.pressed import Bench
 

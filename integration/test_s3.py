@@ -15,14 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 from integration.cases import CLICKS, EVENTS
-from integration.harness import (
-    Harness,
-    Provider,
-    ProviderError,
-    Schema,
-    millponds_own,
-    short_conf,
-)
+from integration.harness import Harness, Provider, ProviderError, Schema, millponds_own, short_conf
 from integration.jvm import MILLPOND, ROCKSDB
 from integration.store_model import as_state, write_spark_metadata
 from integration.streams import Input, Run, finish, settings, start

@@ -15,11 +15,7 @@ from pyspark.sql import functions as F
 from integration.cases import CLICKS, EVENTS
 from integration.damage_scene import Scene, written_scene
 from integration.depth import quick_first
-from integration.harness import (
-    Harness,
-    millponds_own,
-    module_harness,
-)
+from integration.harness import Harness, millponds_own, module_harness
 from integration.jvm import MILLPOND, REPO, ROCKSDB
 from integration.streams import Input, Run, finish, start
 

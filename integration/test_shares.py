@@ -6,13 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from integration.harness import (
-    Harness,
-    Provider,
-    Store,
-    millponds_own,
-    module_harness,
-)
+from integration.harness import Harness, Provider, Store, millponds_own, module_harness
 from integration.store_cases import open_small
 
 pytestmark = [pytest.mark.spark, millponds_own]

@@ -14,9 +14,7 @@ from millpond.model.ids import StoreId
 from millpond.model.key_groups import KeyGroups
 from millpond.operations.erase.places import made_of
 from millpond.operations.inspect import verify
-from tests.erase_scenes import (
-    unheld,
-)
+from tests.erase_scenes import unheld
 from tests.refusals import refused
 from tests.row_checkpoints import RowsBuilder
 

@@ -22,12 +22,7 @@ from millpond.query.from_checkpoint import look
 from millpond.spark import heartbeats
 from millpond.storage import LocalStorage
 from tests.checkpoints import tree
-from tests.erase_scenes import (
-    Deleting,
-    erase_killed,
-    keys_of,
-    uncompressed,
-)
+from tests.erase_scenes import Deleting, erase_killed, keys_of, uncompressed
 from tests.failing_storage import Killed
 from tests.refusals import refused
 from tests.row_checkpoints import RowsBuilder

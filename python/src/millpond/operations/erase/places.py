@@ -8,13 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from millpond.errors import (
-    ErrorKind,
-    InvalidInputError,
-    MillpondError,
-    NotFoundError,
-    error,
-)
+from millpond.errors import ErrorKind, InvalidInputError, MillpondError, NotFoundError, error
 from millpond.format import layout
 from millpond.format.format_file import decode_format, encode_format
 from millpond.model.ids import StoreId, VersionId
