@@ -15,7 +15,7 @@ from pyspark.sql.types import StructType
 from millpond.transport.forms import KeyRows, Offsets, Pending
 from millpond.transport.pandas_form import PandasForm
 from millpond.transport.row_form import RowForm
-from millpond.transport.session import Session
+from millpond.transport.session import Session, size_of
 from millpond.transport.wire import Wire
 
 _SETTINGS = {"runner_conf": {}, "max_rows": 10_000, "max_bytes": 1 << 26}
@@ -82,6 +82,23 @@ def test_large_results_after_small_ones_go_before_they_are_many(form: str) -> No
         sent = out.tell()
         made.add(iter([pd.DataFrame({"n": range(10), "text": ["x" * (1 << 20)] * 10})]), session)
         assert out.tell() >= sent + (10 << 20)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        bytearray(1000),
+        memoryview(bytearray(1000)),
+        {"x" * 500, "y" * 500},
+        frozenset(["x" * 1000]),
+        {"x" * 1000: 1}.keys(),
+        {1: "x" * 1000}.values(),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_whatever_arrow_takes_counts_with_its_size(value: Any) -> None:
+    assert 1000 <= size_of(value) < 1100
+    assert 1000 <= size_of((1, value)) < 1100
 
 
 @pytest.mark.parametrize("joined", [False, True], ids=["in-one", "in-several"])

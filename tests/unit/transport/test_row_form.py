@@ -160,6 +160,52 @@ def test_a_row_is_sent_as_it_was_when_it_was_yielded() -> None:
     assert sent == [["a"], ["a", "b"]] * 2
 
 
+def _set_to(value: Any, n: int) -> None:
+    if isinstance(value, set):
+        value.clear()
+        value.add(n)
+    elif isinstance(value, tuple):
+        value[0][0] = n
+    else:
+        value[0] = n
+
+
+@pytest.mark.parametrize("others", [False, True], ids=["alone", "beside-others"])
+@pytest.mark.parametrize(
+    ("of", "value", "shown"),
+    [
+        (T.BinaryType(), bytearray(1), lambda n: bytes([n])),
+        (T.BinaryType(), memoryview(bytearray(1)), lambda n: bytes([n])),
+        (T.ArrayType(T.LongType()), set[int](), lambda n: [n]),
+        (T.ArrayType(T.DoubleType()), np.zeros(1), lambda n: [float(n)]),
+        (T.ArrayType(T.ArrayType(T.LongType())), ([0],), lambda n: [[n]]),
+    ],
+    ids=["bytearray", "memoryview", "set", "numpy", "tuple"],
+)
+def test_a_value_that_is_used_for_the_next_key_too(
+    of: T.DataType, value: Any, shown: Any, others: bool
+) -> None:
+    """Spark converts the rows of a key before it asks for those of the next one."""
+    fields = [T.StructField("n", T.LongType()), T.StructField("v", of)]
+    form = RowForm(T.StructType(fields), {})
+    session = Session(Wire(io.BytesIO(), io.BytesIO()))
+
+    def results(n: int) -> Iterator[Row]:
+        for i in range(2):
+            _set_to(value, 10 * n + i)
+            # Other names, so that a dict is kept of all rows.
+            yield Row(v=value, n=i) if others else Row(n=i, v=value)
+
+    for n in (1, 2, 3):
+        form.add(results(n), session)
+        form.key_done()
+        form.key_done()  # a key without results
+    sent = pa.ipc.read_record_batch(form.take(), form.schema).column(1).to_pylist()
+    assert sent == [shown(n) for n in (11, 11, 21, 21, 31, 31)]
+    form.add(iter([Row(n=0, v=value)]), session)  # in mid-key
+    assert pa.ipc.read_record_batch(form.take(), form.schema).num_rows == 1
+
+
 @pytest.mark.parametrize("of", [T.LongType(), T.ArrayType(T.LongType())], ids=["flat", "nested"])
 def test_a_frame_is_sent_as_it_was_when_it_was_yielded(of: T.DataType) -> None:
     def results() -> Iterator[pd.DataFrame]:

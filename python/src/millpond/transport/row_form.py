@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql import Row
-from pyspark.sql.types import ArrayType, MapType, StructType, VariantType
+from pyspark.sql.types import ArrayType, BinaryType, MapType, StructType, VariantType
 
 from millpond.transport.forms import KeyRows, Keys, Offsets, Pending, whole
 from millpond.transport.plain import is_sized, reader
@@ -93,6 +93,9 @@ class RowForm:
     Of rows with just the columns of the results only the values are kept until they are sent. An
     object for each row would be looked at by Python's garbage collector, again and again. Of all
     others a dict is kept, with lists and dicts of its own.
+
+    Other values that can change, such as a set, are those of the user's code as long as it works on
+    their key, as with Spark.
     """
 
     def __init__(self, return_type: StructType, settings: dict[str, Any]) -> None:
@@ -103,6 +106,8 @@ class RowForm:
         self._flat = len(set(self._names)) == len(self._names) and not any(
             isinstance(field.dataType, nested) for field in return_type
         )
+        self._has_bytes = any(isinstance(field.dataType, BinaryType) for field in return_type)
+        self._converted: list[pa.RecordBatch] = []  # of each key that is done, unless they are flat
         self._row = row_maker(self._names)
         self._sized = is_sized(return_type)
         self._pending = Pending()
@@ -133,7 +138,23 @@ class RowForm:
         self._only_values = False
 
     def key_done(self) -> None:
+        if self._has_bytes or not self._flat:
+            self._take_over()
         self._pending.end_key()
+
+    def _take_over(self) -> None:
+        """Keep what the user's code cannot change any more: for the next key it may use the same
+        objects.
+        """
+        pending = self._pending
+        begin, entries = pending.ends[-1] if pending.ends else 0, pending.entries
+        if begin == len(entries):
+            return
+        if self._flat:
+            entries[begin:] = map(_with_own_bytes, entries[begin:])
+        else:
+            self._converted.append(self._batch(entries[begin:]))
+            entries[begin:] = [None] * (len(entries) - begin)
 
     def take(self) -> bytes:
         if not self._pending.entries:
@@ -142,6 +163,7 @@ class RowForm:
         batch = (self._at_once() if self._only_values else None) or self._by_key()
         encoded: bytes = batch.serialize().to_pybytes()
         self._pending.sent(len(encoded))
+        self._converted.clear()
         self._only_values = self._flat
         return encoded
 
@@ -160,6 +182,20 @@ class RowForm:
     def _by_key(self) -> pa.RecordBatch:
         """Convert as Spark does: the rows of one key after the other."""
         batches = [
-            pa.RecordBatch.from_pylist(rows, schema=self.schema) for rows in self._pending.by_key()
+            *self._converted,
+            *(self._batch(rows) for rows in self._pending.by_key() if rows[0] is not None),
         ]
         return whole(pa.Table.from_batches(batches, self.schema))
+
+    def _batch(self, rows: list[dict[str, Any]]) -> pa.RecordBatch:
+        return pa.RecordBatch.from_pylist(rows, schema=self.schema)
+
+
+def _with_own_bytes(row: Any) -> Any:
+    if isinstance(row, dict):
+        return {name: _own(value) for name, value in row.items()}
+    return tuple(map(_own, row))
+
+
+def _own(value: Any) -> Any:
+    return bytes(value) if isinstance(value, (bytearray, memoryview)) else value

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import pickle
 from array import array
+from collections.abc import Collection
 from typing import Any, Protocol
 
 from millpond.transport.wire import Wire
@@ -17,6 +18,13 @@ VARIABLES = 16  # a change's code is the operation, and the variable's number ti
 _MOST_CHANGES = 30_000
 _CHANGE_BYTES = 1 << 21
 _SMALL = frozenset({int, float, bool, type(None)})
+# Arrow takes them for arrays.
+_UNORDERED: tuple[type[Collection[Any]], ...] = (
+    set,
+    frozenset,
+    type({}.keys()),
+    type({}.values()),
+)
 
 
 def size_of(value: Any) -> int:
@@ -35,6 +43,10 @@ def size_of(value: Any) -> int:
         return size_bytes
     if isinstance(value, dict):
         return 8 + sum(map(size_of, value)) + sum(map(size_of, value.values()))
+    if isinstance(value, _UNORDERED):
+        return 8 + sum(map(size_of, value))
+    if isinstance(value, (bytearray, memoryview)):
+        return 8 + memoryview(value).nbytes
     return 8 + int(getattr(value, "nbytes", 0)) if kind.__module__ == "numpy" else 8
 
 
