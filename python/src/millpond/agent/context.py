@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from millpond.agent.newest_open import NewestOpen
 from millpond.agent.pending import check_wanted
 from millpond.config import OptionValue, resolve
 from millpond.errors import ErrorKind, InvalidInputError, MillpondError, NotFoundError
@@ -116,6 +117,7 @@ class StoreContext:
     snapshot_lock: threading.Lock = field(default_factory=threading.Lock)
     collect_lock: threading.Lock = field(default_factory=threading.Lock)
     ssts_lock: threading.Lock = field(default_factory=threading.Lock)
+    newest_open: NewestOpen = field(default_factory=NewestOpen)
     # Keeps headers from one collection to the next; guarded by collect_lock.
     collect_files: StoreFiles | None = None
     last_collect_ms: int = 0

@@ -11,7 +11,8 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 
@@ -41,11 +42,32 @@ def _always_wanted() -> None:
 
 
 def check_wanted() -> Callable[[], None]:
-    """Return a function that raises AbandonedError once nobody asks for this thread's call.
+    """Return a function that raises AbandonedError once nobody asks for this thread's call, or what
+    `wanted_while` was given.
 
     Any thread may call that function.
     """
     return _current.get() or _always_wanted
+
+
+@contextmanager
+def wanted_while(check: Callable[[], None]) -> Iterator[None]:
+    """Have `check`, too, say whether the work of this thread is wanted: it raises if not.
+
+    Raises: what `check` raises, at once.
+    """
+    before = check_wanted()
+
+    def both() -> None:
+        before()
+        check()
+
+    both()
+    token = _current.set(both)
+    try:
+        yield
+    finally:
+        _current.reset(token)
 
 
 class PendingCalls:

@@ -24,7 +24,7 @@ from millpond.agent.balance import executors_of, plan_moves, units_of
 from millpond.agent.context import Contexts, StoreContext, request_error
 from millpond.agent.growing import GrowingChangelogs
 from millpond.agent.memory_budget import plan_budget, process_of
-from millpond.agent.pending import AbandonedError, PendingCalls, check_wanted
+from millpond.agent.pending import AbandonedError, PendingCalls, check_wanted, wanted_while
 from millpond.agent.query_setting import query_setting, read_format
 from millpond.errors import ErrorKind, MillpondError, UnavailableError, error
 from millpond.model.ids import VersionId, valid_id
@@ -200,12 +200,14 @@ class AgentService:
                 )
             snapshot = _named(context, snapshot_version, request.get("snapshot_id"), required=False)
         excluded = tuple(str(name) for name in request.get("excluded") or ())
-        with context.commit_lock:
+        local_dir, generation = _local_dir(request), fields.integer("generation", 0)
+        still_wanted = context.newest_open.asked(local_dir, generation)
+        with context.commit_lock, wanted_while(still_wanted):
             return opening.open_store(
                 context,
                 target,
-                local_dir=_local_dir(request),
-                generation=fields.integer("generation", 0),
+                local_dir=local_dir,
+                generation=generation,
                 excluded=excluded,
                 load_empty=load_empty,
                 snapshot=snapshot,

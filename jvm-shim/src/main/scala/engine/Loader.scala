@@ -126,6 +126,8 @@ private[millpond] object Loader extends Logging {
           done
         }
       }
+      // the agent may have made the folder of an earlier load after it was deleted
+      engine.context.dropDatabases(generation - 1)
     }
   }
 

@@ -44,7 +44,8 @@ class Fetching:
     checked.
     parallel: fetches files side by side, which pays on remote storage; None: one after the other.
     cache: files that it has are not fetched.
-    check_wanted: is called before each file; raises if nobody wants the files any more.
+    check_wanted: is called before the folder is made, and before each file; raises if nobody wants
+    the files any more.
     """
 
     verify_checksums: bool
@@ -183,6 +184,7 @@ def _lay_out_database(
             fetching.cache.add(sst, path)
         return path
 
+    fetching.check_wanted()
     try:
         _keep_only({sst.local_name for sst in ssts}, directory, unfinished)
         fetching.run([partial(fetch, sst) for sst in ssts])
