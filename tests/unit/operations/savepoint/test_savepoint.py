@@ -28,7 +28,7 @@ from millpond.format import layout
 from millpond.format.format_file import decode_format
 from millpond.model.ids import StoreId, VersionId
 from millpond.operations.inspect import overview, verify
-from millpond.operations.savepoint import restore
+from millpond.operations.savepoint import planned_image
 from millpond.query.image import renumbering
 from millpond.spark.job import JobOperator
 from millpond.storage import LocalStorage
@@ -483,7 +483,7 @@ def test_a_query_whose_operators_are_all_new_keeps_its_backend(
         source_warnings=(),
         meant=None,
     )
-    monkeypatch.setattr(restore, "fit_to_restore", lambda *_: fit)
+    monkeypatch.setattr(planned_image, "fit_to_restore", lambda *_: fit)
     report = savepoint.fork(
         tmp_path / "heap",
         tmp_path / "new",

@@ -9,32 +9,23 @@ from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from millpond.config import BACKENDS
 from millpond.errors import ErrorKind, InvalidInputError, NotFoundError
-from millpond.format import layout, roots
+from millpond.format import layout
 from millpond.local.scratch import scratch_directory
-from millpond.operations.output.atomic_target import building, check_vacant
+from millpond.operations.output.atomic_target import building
 from millpond.operations.output.copying import Progress, Written, damaged_state, write_image
 from millpond.operations.repartition.origin import Origin
-from millpond.operations.repartition.pipeline import plan_repartition, write_changelogs
-from millpond.operations.repartition.plan import check_placeable, plan_partitions, repartitioned
+from millpond.operations.repartition.pipeline import write_changelogs
 from millpond.operations.savepoint.create import (
     check_apart,
-    check_sink_apart,
     of_newest_look,
     origin_and_new,
     pin_of,
 )
 from millpond.operations.savepoint.edit import edit
-from millpond.operations.savepoint.fit_job import (
-    Confirm,
-    JobToFit,
-    fit_to_restore,
-    job_to_fit,
-)
-from millpond.operations.savepoint.kafka_warnings import kafka_warnings
-from millpond.operations.savepoint.new_operators import initial_state_warnings, with_new_operators
-from millpond.operations.savepoint.restored_image import DROP, GIVEN, KEEP, placed, restored
+from millpond.operations.savepoint.fit_job import Confirm, job_to_fit
+from millpond.operations.savepoint.planned_image import Changes, plan_image
+from millpond.operations.savepoint.restored_image import DROP, GIVEN, KEEP
 from millpond.query import image as images
 from millpond.query.erasing import read_erasures, refuse_erased
 from millpond.query.from_savepoint import savepoint_image
@@ -45,9 +36,8 @@ from millpond.rows import require_tools
 from millpond.spark.column_changes import ColumnChanges
 from millpond.spark.heartbeats import refuse_running
 from millpond.spark.offsets import offset_texts
-from millpond.spark.sinks import keeping
 from millpond.spark.sinks.recorded import record
-from millpond.storage import Storage, StorageSettings, open_checkpoint, open_storage
+from millpond.storage import Storage, open_checkpoint, open_storage
 from millpond.storage.owner import check_owner
 from millpond.storage.place import place_of
 
@@ -80,42 +70,6 @@ class RestoreReport:
         value = asdict(self)
         value["operators"] = [{"from": old, "to": new} for old, new in self.operators]
         return value
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Changes:
-    keep_query_id: bool
-    offsets: str | Mapping[int, str]
-    mapped: Mapping[int, int]
-    dropped: Collection[int]
-    partitions: int | None
-    max_parallelism: int | None
-    storage_uri: str | None
-    backend: str | None
-    file_sink: str | os.PathLike[str] | None
-    fit: JobToFit | None
-
-    def __post_init__(self) -> None:
-        if self.partitions is not None and self.partitions < 1:
-            raise InvalidInputError(
-                f"{self.partitions} partitions: there must be at least one",
-                hint="Name a number from 1 to 65536, or leave it out to keep the present one.",
-            )
-        if self.storage_uri is not None:
-            roots.parse_root(self.storage_uri)
-        if self.backend is not None and self.backend not in BACKENDS:
-            raise InvalidInputError(
-                f"backend: {self.backend!r} is none of {', '.join(BACKENDS)}",
-                kind=ErrorKind.INVALID_ARGUMENT,
-                hint="Leave the backend out to keep the present one.",
-            )
-
-    def repartitions(self, image: Image) -> bool:
-        """Whether every row must be written anew."""
-        return self.partitions not in (None, image.partitions) or self.max_parallelism not in (
-            None,
-            image.max_parallelism,
-        )
 
 
 def restore(
@@ -199,7 +153,7 @@ def restore(
             partitions; FOREIGN_CHECKPOINT: a new operator, and the saved query had no state in
             Millpond. What the job itself raises. With `columns`, also as `edit`.
     """
-    changes = _Changes(
+    changes = Changes(
         keep_query_id=keep_query_id,
         offsets=_offsets(offsets),
         mapped=map_operators or {},
@@ -248,7 +202,7 @@ def restore(
 def _restore(
     origin: str,
     new_root: str,
-    changes: _Changes,
+    changes: Changes,
     sharing: bool,
     dry_run: bool,
     progress: Progress | None,
@@ -304,7 +258,7 @@ def fork(
 
     Args, Raises: as for `create` and `restore`.
     """
-    changes = _Changes(
+    changes = Changes(
         keep_query_id=keep_query_id,
         offsets=_offsets(offsets),
         mapped=map_operators or {},
@@ -359,7 +313,7 @@ def _write(
     new_root: str,
     source: Storage,
     origin: Origin,
-    changes: _Changes,
+    changes: Changes,
     pin: AbstractContextManager[object],
     link: bool,
     dry_run: bool,
@@ -368,60 +322,15 @@ def _write(
     check: Callable[[], None] | None = None,
 ) -> RestoreReport:
     """Write the new Spark checkpoint. Args: check: called when the state is copied."""
-    image, of_savepoint = origin.image, origin.index is not None
-    fitted = None
-    if changes.fit is not None:
-        fitted = fit_to_restore(image, changes.fit, changes.mapped, changes.dropped)
-        numbers = dict(fitted.numbers)
-    else:
-        numbers = images.renumbering(
-            [op.operator for op in image.operators], changes.mapped, changes.dropped
-        )
-    new = None
-    if origin.canonical or changes.repartitions(image):
-        new = plan_partitions(image, changes.partitions, changes.max_parallelism)
-        check_placeable(image, new)
-        if dry_run:  # what else there is against it
-            list(plan_repartition(origin.rows, image, new, numbers).writers())
-    changed = image if new is None else repartitioned(image, new)
-    changed = restored(
-        changed, new_root, numbers, offsets=changes.offsets, query_id=_query_id(image, changes)
-    )
-    here = {op.operator for op in changed.operators}
-    if fitted is not None:
-        backend = images.backend_of(image)
-        added = with_new_operators(changed, fitted.new, fitted.described, backend=backend)
-        changed = placed(added, new_root)
-    new_operators = [op for op in changed.operators if op.operator not in here]
-    if changes.backend is not None:
-        changed = images.with_backend(changed, changes.backend)
-    sink = keeping.for_start(
-        changes.file_sink,
-        image.sink,
-        batch=changed.batch,
-        same_query=changes.keep_query_id,
-        settings=StorageSettings(),
-    )
-    if sink.root is not None:
-        check_sink_apart(sink.root, new_root)
-    warnings = (
-        *sink.warnings,
-        *initial_state_warnings(new_operators),
-        *(fitted.warnings if fitted is not None else ()),
-        *(fitted.source_warnings if fitted is not None and changes.offsets == KEEP else ()),
-        *kafka_warnings(changed, fitted.meant if fitted is not None else None),
-    )
+    planned = plan_image(origin, new_root, changes, dry_run=dry_run)
+    image, new, sink = planned.image, planned.partitions, planned.sink
+    of_savepoint = origin.index is not None
     written = Written()
     state_bytes: dict[str, int] = {}
-    state = _state_place(changes, changed)
-    if state is not None:
-        check_vacant(state, hint=_taken(state, of_savepoint) if changes.keep_query_id else "")
-        check_apart(origin.root, state)
-        check_apart(new_root, state)
     if not dry_run:
         # The entries of the sink's log come late: by then this command hardly fails, and takes none
         # back on which another one relies.
-        with pin, ExitStack() as until_end, building(new_root, state) as target:
+        with pin, ExitStack() as until_end, building(new_root, planned.state) as target:
 
             def before_texts() -> None:
                 if check is not None:
@@ -430,12 +339,12 @@ def _write(
 
             if new is not None:
                 state_bytes = write_changelogs(
-                    origin, new, numbers, source, target, spark=spark, progress=progress
+                    origin, new, planned.numbers, source, target, spark=spark, progress=progress
                 )
             if sink.sink is not None:
                 target.storage.put_bytes(layout.SINK_KEY, record(sink.sink))
             written = write_image(
-                changed,
+                image,
                 source,
                 target,
                 link=link,
@@ -447,53 +356,21 @@ def _write(
     return RestoreReport(
         origin=origin.root,
         checkpoint=new_root,
-        batch=changed.batch,
-        query_id=changed.query_id,
-        operators=tuple(sorted(numbers.items())),
+        batch=image.batch,
+        query_id=image.query_id,
+        operators=tuple(sorted(planned.numbers.items())),
         dropped=tuple(sorted(changes.dropped)),
         offsets=changes.offsets if isinstance(changes.offsets, str) else GIVEN,
-        partitions=changed.partitions,
-        max_parallelism=changed.max_parallelism,
-        backend=images.backend_of(changed),
-        files=len(changed.texts) + len(changed.files) + len(state_bytes),
-        size_bytes=changed.size_bytes + sum(state_bytes.values()),
+        partitions=image.partitions,
+        max_parallelism=image.max_parallelism,
+        backend=images.backend_of(image),
+        files=len(image.texts) + len(image.files) + len(state_bytes),
+        size_bytes=image.size_bytes + sum(state_bytes.values()),
         bytes_written=written.bytes_written + sum(state_bytes.values()),
         bytes_copied=written.bytes_copied,
         bytes_linked=written.bytes_linked,
         dry_run=dry_run,
         file_sink=sink.root,
-        warnings=warnings,
-        new_operators=tuple(op.operator for op in new_operators),
+        warnings=planned.warnings,
+        new_operators=planned.new_operators,
     )
-
-
-def _state_place(changes: _Changes, image: Image) -> str | None:
-    if changes.storage_uri is None:
-        return None
-    if image.query_id is None:
-        raise InvalidInputError(
-            "there is no query id to keep, after which the place of the state could be named",
-            hint="Leave out --keep-query-id, or name the place yourself with --storage-uri.",
-        )
-    return place_of(changes.storage_uri, image.query_id)
-
-
-def _taken(state: str, of_savepoint: bool) -> str:
-    """Return the hint for a move whose place below storage.uri is taken: most likely, by the state
-    that the query had before.
-    """
-    hint = (
-        "A query that keeps its id has this place below --storage-uri, and its state of before is"
-        " there. Name another --storage-uri; or leave out --keep-query-id: a fork gets a place of"
-        " its own."
-    )
-    if not of_savepoint:
-        return hint  # a fork reads that very state
-    return (
-        f"{hint} If no query needs that state any more, delete all that is below {state}, and run"
-        " the command again."
-    )
-
-
-def _query_id(image: Image, changes: _Changes) -> str | None:
-    return image.query_id if changes.keep_query_id else str(uuid.uuid4())
