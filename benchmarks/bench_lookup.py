@@ -125,7 +125,7 @@ def _cold(checkpoint: Path, key: int, batch: int) -> None:
 def _of(times: list[float]) -> dict[str, float]:
     return {
         "median_ms": round(median(times), 2),
-        "p99_ms": round(quantiles(times, n=100)[98], 2),
+        "p99_ms": round(quantiles(times, n=100, method="inclusive")[98], 2),
         "largest_ms": round(max(times), 2),
     }
 
@@ -203,15 +203,17 @@ def report(results: dict[str, Any]) -> str:
     cold, warm, tail = figures["cold"], figures["warm"], figures["long_tail"]
     in_tail = plan.keys // 10 * 9 // plan.partitions
     rows = [
-        "| On a local disk | median | p99 |",
-        "|---|---|---|",
-        f"| cold: a new reader, one key | {cold['median_ms']:.1f} ms | {cold['p99_ms']:.1f} ms |",
-        f"| warm: each key of an open one | {warm['median_ms']:.2f} ms | {warm['p99_ms']:.2f} ms |",
+        "| On a local disk | median | p99 | largest |",
+        "|---|---|---|---|",
+        f"| cold: a new reader, one key | {cold['median_ms']:.1f} ms | {cold['p99_ms']:.1f} ms"
+        f" | {cold['largest_ms']:.1f} ms |",
+        f"| warm: each key of an open one | {warm['median_ms']:.2f} ms | {warm['p99_ms']:.2f} ms"
+        f" | {warm['largest_ms']:.2f} ms |",
         f"| cold, without a snapshot: {in_tail:,} rows in changelogs"
-        f" | {tail['median_ms']:.0f} ms | {tail['p99_ms']:.0f} ms |",
+        f" | {tail['median_ms']:.0f} ms | - | {tail['largest_ms']:.0f} ms |",  # too few for p99
         "",
         "| On S3, cold, after batch | requests | of them changelogs | of them SSTs | bytes"
-        " | median | p99 |",
+        " | median | largest |",
         "|---|---|---|---|---|---|---|",
     ]
     for one in figures["s3"]:
@@ -219,7 +221,7 @@ def report(results: dict[str, Any]) -> str:
             f"| {one['batch']} | {one['requests']['median']:g} (at most {one['requests']['most']})"
             f" | {one['changelogs']} | {one['ssts']['median']:g} (at most {one['ssts']['most']})"
             f" | {one['median_bytes'] / 2**20:.1f} MiB | {one['median_ms']:.0f} ms"
-            f" | {one['p99_ms']:.0f} ms |"
+            f" | {one['largest_ms']:.0f} ms |"
         )
     dirty = ", with changes" if results["dirty"] else ""
     conditions = (

@@ -29,11 +29,12 @@ SETTINGS = {
     "budget": "State of eight times the memory",
     "source": "Events from memory",
 }
-# The parts of the page: the default number of events has two of its own. Flink can be measured
+# The parts of the page: the default number of events has some of its own. Flink can be measured
 # apart from Spark's stores.
 SECTIONS = SETTINGS | {
     "large": "Ten million events in memory",
     "large-flink": "Ten million events in memory, beside Flink",
+    "large-recovery": "Recovery with ten million events",
 }
 _SHARES = {"person": PERSONS, "auction": AUCTIONS, "bid": BIDS}
 _MIB = 1 << 20
@@ -256,8 +257,8 @@ def _where(results: Mapping[str, Any], setting: str, source: Path) -> str:
         f"Measured from {results['time_utc']} on, {host['cores']} cores of {host['cpu']},"
         f" {host['memory_bytes'] / 2**30:.0f} GiB, {host['file_system']}; Spark"
         f" {versions['spark']},{flink} {versions['java']}; commit"
-        f" `{results['commit'][:12]}`{dirty}."
-        f" {grouped(plan['events'])} events in {batches} batches"
+        f" `{results['commit'][:12]}`{dirty}; load average at the start"
+        f" {host['load_average_1m']}. {grouped(plan['events'])} events in {batches} batches"
     )
     if FIGURES[setting][0] is RATE:
         text += f", of which {WARMUP} do not count."
@@ -265,7 +266,12 @@ def _where(results: Mapping[str, Any], setting: str, source: Path) -> str:
         text += " One process each. "
     else:
         batch = next(raw["committed"] for raw in every if "committed" in raw)
-        text += f", of which {batch} were committed when the processes were killed."
+        text += f", of which {batch} were committed when the processes were killed. "
+    text += (
+        "Before, each contender's results were compared with those of the batch."
+        if results["checked"]
+        else "The results were not compared with those of the batch in this run."
+    )
     named = source.resolve()
     raw = named.relative_to(REPOSITORY) if named.is_relative_to(REPOSITORY) else None
     link = f"Raw results:\n[`{raw}`](../{raw})." if raw else ""
@@ -274,8 +280,10 @@ def _where(results: Mapping[str, Any], setting: str, source: Path) -> str:
 
 def section(results: Mapping[str, Any], setting: str) -> str:
     """Return the part of the page that a setting's results are of."""
-    if setting != "memory" or results["plan"]["events"] < EVENTS:
+    if results["plan"]["events"] < EVENTS or setting not in ("memory", "recovery"):
         return setting
+    if setting == "recovery":
+        return "large-recovery"
     return "large" if _has(results, setting, BASELINE) else "large-flink"
 
 

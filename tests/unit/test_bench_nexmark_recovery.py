@@ -180,6 +180,8 @@ def test_the_default_number_of_events_has_a_place_of_its_own() -> None:
     assert bench_nexmark_report.section(few, "memory") == "memory"
     assert bench_nexmark_report.section(many, "memory") == "large"
     assert bench_nexmark_report.section(many, "budget") == "budget"
+    assert bench_nexmark_report.section(few, "recovery") == "recovery"
+    assert bench_nexmark_report.section(many, "recovery") == "large-recovery"
     flinks = cell | {"contenders": {"millpond": {}, "flink-heap": {}}}
     assert bench_nexmark_report.section(many | {"cells": {"q18": flinks}}, "memory") == (
         "large-flink"
