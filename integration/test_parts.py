@@ -16,8 +16,8 @@ from integration.jvm import compile_parts, java_command, millpond_jar
 _MAIN = "org.apache.spark.sql.millpond.testing.Parts"
 # The number of seeds of each part in `make test`, and in all: the deep tests have the others.
 _SEEDS = {
-    "table": (24, 2000),
-    "arena": (20, 500),
+    "table": (10, 2000),
+    "arena": (10, 500),
     "sorted-index": (20, 500),
     "key-sort": (500, 12500),
     "block": (80, 2000),
