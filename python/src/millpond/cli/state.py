@@ -423,22 +423,26 @@ def _print(
     from millpond.state import tables, writing  # start-up time: pyarrow
 
     # In a file the columns keep the names that `savepoint edit --table` takes.
-    schema, batches = tables.scan_state(path, join_names=arguments.output is None, **chosen)
-    if arguments.output is not None:
+    in_file = arguments.output is not None
+    limit = arguments.limit
+    if not in_file and arguments.format == "table" and limit is None:
+        limit = _TABLE_ROWS + 1  # the last one tells that there are more
+    schema, batches = tables.scan_state(path, join_names=not in_file, limit=limit, **chosen)
+    if in_file:
         with status_line() as draw:
-            chosen_rows = _counted(writing.limited(batches, arguments.limit), draw)
-            count = _to_file(arguments.output, arguments.format, schema, chosen_rows)
+            rows = _counted(batches, draw)
+            count = _to_file(arguments.output, arguments.format, schema, rows)
         output.message(f"{count:,} rows written to {arguments.output}")
     elif arguments.format == "json":
-        writing.write_json(writing.limited(batches, arguments.limit), sys.stdout)
+        writing.write_json(batches, sys.stdout)
     elif arguments.format == "csv":
-        writing.write_csv(schema, writing.limited(batches, arguments.limit), sys.stdout)
+        writing.write_csv(schema, batches, sys.stdout)
     else:
-        limit = _TABLE_ROWS if arguments.limit is None else arguments.limit
-        rows = list(writing.limited(batches, limit + 1))
-        writing.write_table(schema, writing.limited(rows, limit), output.table)
-        if arguments.limit is None and sum(batch.num_rows for batch in rows) > limit:
-            output.message(f"the first {limit} rows; --limit N for more")
+        found = list(batches)
+        most = arguments.limit if arguments.limit is not None else _TABLE_ROWS
+        writing.write_table(schema, writing.limited(found, most), output.table)
+        if sum(batch.num_rows for batch in found) > most:
+            output.message(f"the first {most} rows; --limit N for more")
 
 
 def _counted(batches: Iterable[Any], draw: Callable[[str], None] | None) -> Iterable[Any]:

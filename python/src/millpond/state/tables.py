@@ -9,7 +9,7 @@ import base64
 import json
 import math
 import os
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -58,6 +58,7 @@ def scan_state(
     join_names: bool = False,
     batch_rows: int = DEFAULT_BATCH_ROWS,
     partitions: Collection[int] | None = None,
+    limit: int | None = None,
 ) -> tuple[Any, Iterator[Any]]:
     """Return the `pyarrow.Schema` of a state, and an iterator over its `pyarrow.RecordBatch`es,
     partition by partition.
@@ -67,6 +68,7 @@ def scan_state(
             leaves
             some out, more if keys have lists of values.
         partitions: only these; None: all.
+        limit: at most so many rows; None: all.
         join_names: the columns of a join's key have the names that they have in its inputs.
     """
     if batch_rows < 1:
@@ -85,14 +87,14 @@ def scan_state(
         names = shown_names(opened, selection)
     chosen = None if keys is None else Filter(keys, selection.schema.key, names)
     found = _batches(selection, schema, chosen, raw, batch_rows, partitions)
-    batches = _unerased(found, storage, root, before)
+    batches = _unerased(limited(found, limit), storage, root, before)
     if not (join_names and names):
         return schema, batches
     return _renamed(schema, names), _with_names(batches, _renamed(schema, names))
 
 
 def _unerased(
-    batches: Iterator[Any], storage: Storage, root: str, before: Erasures
+    batches: Iterable[Any], storage: Storage, root: str, before: Erasures
 ) -> Iterator[Any]:
     with unerased(storage, root, before):
         yield from batches
@@ -149,8 +151,9 @@ def read_state(
         keys=keys,
         raw=raw,
         join_names=join_names,
+        limit=limit,
     )
-    return pa.Table.from_batches(limited(batches, limit), schema=schema)
+    return pa.Table.from_batches(batches, schema=schema)
 
 
 def schema_of(selection: Selection, raw: bool = False) -> Any:

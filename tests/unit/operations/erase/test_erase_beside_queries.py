@@ -12,6 +12,7 @@ import rocksdict
 
 import millpond
 from millpond import savepoint
+from millpond.cli.main import main
 from millpond.errors import ConflictError, ErrorKind, MillpondError
 from millpond.format import layout
 from millpond.model.ids import VersionId
@@ -20,6 +21,7 @@ from millpond.operations.erase.places import plan_place
 from millpond.operations.erase.write import rewrite_all
 from millpond.operations.inspect import verify
 from millpond.spark import heartbeats
+from millpond.state import tables
 from millpond.storage import LocalStorage, ObjectInfo
 from millpond.store import entries
 from tests.checkpoints import version_id
@@ -224,6 +226,32 @@ def test_a_reader_that_an_erasure_overtakes_mixes_nothing(
     new = tmp_path / "new"
     refused(ErrorKind.ERASE_UNFINISHED, savepoint.create, built.root, new, format="canonical")
     assert not new.exists()
+
+
+@pytest.mark.parametrize("how", ["read_state", "table", "json"])
+def test_a_reader_of_the_first_rows_that_an_erasure_overtakes(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    how: str,
+) -> None:
+    """It did not look, because it did not read to the end."""
+    monkeypatch.setattr(rocksdict, "Options", uncompressed)
+    built = Deleting(tmp_path / "query")
+    built.build(7, snapshots=(3,))
+    deleted, schema_of = min(keys_of(built, 0)), tables.schema_of
+
+    def meanwhile(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        erase_killed(monkeypatch, built.root, deleted, files=3)
+        return schema_of(*arguments)
+
+    monkeypatch.setattr(tables, "schema_of", meanwhile)
+    if how == "read_state":
+        refused(ErrorKind.ERASE_UNFINISHED, millpond.read_state, built.root, limit=1)
+        return
+    assert main(["state", "read", str(built.root), "--format", how, "--limit", "1"]) != 0
+    assert "ERASE_UNFINISHED" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("spark_format", [1, 2])
