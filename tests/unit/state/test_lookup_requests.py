@@ -95,19 +95,24 @@ def looked_up(server: S3Server, path: Any, k: int, **chosen: Any) -> tuple[Any, 
     server.log.clear()
     with millpond.lookup(path, **chosen) as state:
         rows = state.get({"k": k})
-    counts = Counter(
+    return [row["value"]["n"] for row in rows], _counts(server)
+
+
+def _counts(server: S3Server) -> Counter[str]:
+    return Counter(
         request.operation if request.operation != "GET" else request.path.rpartition(".")[2]
         for request in server.log
     )
-    return [row["value"]["n"] for row in rows], counts
 
 
 @pytest.mark.parametrize(
     ("partitions", "spark_format"), quick_first([(2, 1), (16, 2), (2, 2), (16, 1)], 2)
 )
-def test_six_requests(server: S3Server, tmp_path: Path, partitions: int, spark_format: int) -> None:
-    """One LIST of Millpond's own files, a manifest, the changelogs above it, and one SST: however
-    many partitions and other SSTs there are.
+def test_seven_requests(
+    server: S3Server, tmp_path: Path, partitions: int, spark_format: int
+) -> None:
+    """One LIST of Millpond's own files, a manifest, the changelogs above it, one SST, and one LIST
+    that tells of erasures meanwhile: however many partitions and other SSTs there are.
     """
     made = built(tmp_path / "query", spark_format, partitions)
     on_s3 = OnS3(server, made)
@@ -116,13 +121,13 @@ def test_six_requests(server: S3Server, tmp_path: Path, partitions: int, spark_f
             rows, counts = looked_up(server, made.root, k)
             assert rows == [value]
             ssts = counts.pop("sst", 0)
-            assert counts == {"LIST": 1, "manifest": 1, "changelog": 2}
-            assert ssts <= 2 and sum(counts.values()) + ssts <= 6
+            assert counts == {"LIST": 2, "manifest": 1, "changelog": 2}
+            assert ssts <= 2 and sum(counts.values()) + ssts <= 7
     # The state of an earlier batch: that of a snapshot needs no changelog above it but its own.
     k, value = next(iter(keys_of(made, 0, 3).items()))
     rows, counts = looked_up(server, made.root, k, batch=2)
     assert rows == [value]
-    assert counts == {"LIST": 1, "manifest": 1, "changelog": 1, "sst": 1}
+    assert counts == {"LIST": 2, "manifest": 1, "changelog": 1, "sst": 1}
     assert on_s3.read(layout.FORMAT_KEY)
 
 
@@ -144,7 +149,7 @@ def test_of_many_changelogs_a_listing_saves_most(
         rows, counts = looked_up(server, made.root, k)
         assert rows == [value]
         ssts = counts.pop("sst", 0)
-        assert counts == {"LIST": 2, "manifest": 1, "changelog": 1} and ssts <= 2
+        assert counts == {"LIST": 3, "manifest": 1, "changelog": 1} and ssts <= 2
     for k, value in keys_of(made, 1, 7).items():
         rows, counts = looked_up(server, made.root, k, batch=6)
         assert rows == [value]
@@ -189,7 +194,9 @@ def test_one_reader_answers_for_every_key(
             assert [row["value"]["n"] for row in state.get({"k": k})] == (
                 [expected] if expected is not None else []
             )
-        assert max(Counter(request.path for request in server.log).values()) == 1
+        files = Counter(request.path for request in server.log if request.operation != "LIST")
+        assert max(files.values()) == 1
+        assert _counts(server)["LIST"] == 4  # one for each partition that was opened
 
 
 def test_a_savepoint(server: S3Server, tmp_path: Path) -> None:
@@ -221,8 +228,8 @@ def test_all_of_it_on_s3(server: S3Server, tmp_path: Path) -> None:
     for k, value in keys_of(made, 3).items():
         rows, counts = looked_up(server, f"s3://{bucket}/q", k)
         assert rows == [value]
-        assert counts["LIST"] == 4 and counts["changelog"] == 2 and counts["manifest"] == 1
-        assert sum(counts.values()) - counts["sst"] == 13
+        assert counts["LIST"] == 5 and counts["changelog"] == 2 and counts["manifest"] == 1
+        assert sum(counts.values()) - counts["sst"] == 14
 
 
 def test_the_command(server: S3Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -233,7 +240,7 @@ def test_the_command(server: S3Server, tmp_path: Path, capsys: pytest.CaptureFix
     server.log.clear()
     assert main(["state", "get", str(made.root), "--key", f"k={k}", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["value"] == {"n": value}
-    assert len(server.log) <= 6
+    assert len(server.log) <= 7
 
 
 # ---- damage
@@ -342,6 +349,26 @@ def test_what_a_look_at_the_whole_query_refuses(server: S3Server, tmp_path: Path
     assert doubled != offsets
     made.storage.put_bytes(layout.offsets_key(5), doubled)
     assert _refused(made.root, k).kind is ErrorKind.PARTITIONS_CHANGED
+
+
+def test_a_key_that_is_erased_meanwhile(server: S3Server, tmp_path: Path) -> None:
+    """An erasure announces itself before it changes a file."""
+    made = built(tmp_path / "query")
+    on_s3 = OnS3(server, made)
+    (k, value), (other, _) = (next(iter(keys_of(made, p, 1).items())) for p in (0, 1))
+    with millpond.lookup(made.root) as state:
+        assert [row["value"]["n"] for row in state.get({"k": k})] == [value]
+        on_s3.put("millpond/gc/0.erased-1.json", b"")
+        with pytest.raises(MillpondError) as caught:
+            state.get({"k": other})
+        assert caught.value.kind is ErrorKind.ERASE_UNFINISHED
+        server.log.clear()
+        assert [row["value"]["n"] for row in state.get({"k": k})] == [value]
+        assert not server.log  # its store is open
+    rows, counts = looked_up(server, made.root, k)
+    assert rows == [value]
+    ssts = counts.pop("sst", 0)
+    assert counts == {"LIST": 2, "manifest": 1, "changelog": 2, "json": 1} and ssts <= 2
 
 
 @pytest.mark.deep

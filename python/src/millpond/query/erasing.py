@@ -39,8 +39,17 @@ def read_erasures(storage: Storage) -> Erasures:
     return Erasures(erasures(storage), read_if_there(storage, layout.ERASE_JOURNAL_KEY))
 
 
-def refuse_erased(storage: Storage, root: str, before: Erasures) -> None:
-    """Raise ConflictError (ERASE_UNFINISHED) if a key was, or is being, erased since `before`."""
+def refuse_erased(
+    storage: Storage, root: str, before: Erasures, *, announced: bool = False
+) -> None:
+    """Raise ConflictError (ERASE_UNFINISHED) if a key was, or is being, erased since `before`.
+
+    Args:
+        announced: `root` is a Spark checkpoint, no savepoint: what erases there announces itself.
+            Then mostly one request tells that nothing has.
+    """
+    if announced and before.journal is None and erasures(storage) == before.announced:
+        return
     text = read_if_there(storage, layout.FORMAT_KEY)
     if text is not None:
         decode_format(text)  # raises if it has the mark
@@ -54,18 +63,23 @@ def refuse_erased(storage: Storage, root: str, before: Erasures) -> None:
 
 
 @contextmanager
-def unerased(storage: Storage, root: str, before: Erasures) -> Iterator[None]:
+def unerased(
+    storage: Storage, root: str, before: Erasures, *, announced: bool = False
+) -> Iterator[None]:
     """Raise ConflictError (ERASE_UNFINISHED) at the end of the block if a key was, or is being,
     erased since `before`: what it read may be a mixture, and what failed in it may be whole.
+
+    Args:
+        announced: as for `refuse_erased`.
     """
     try:
         yield
     except UnavailableError:
         raise
     except MillpondError:
-        refuse_erased(storage, root, before)
+        refuse_erased(storage, root, before, announced=announced)
         raise
-    refuse_erased(storage, root, before)
+    refuse_erased(storage, root, before, announced=announced)
 
 
 def whole_read(read: _Read) -> _Read:

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from millpond.errors import ErrorKind, NotFoundError, error
 from millpond.format import layout
+from millpond.query.erasing import Erasures
 from millpond.query.expected import (
     check_ids,
     lost_entries,
@@ -28,11 +29,13 @@ from millpond.query.schemas import schema_files
 from millpond.spark.log_entries import CommitEntry, OffsetEntry, parse_commit, parse_offsets
 from millpond.spark.metadata import PROVIDER_CLASS, SparkMetadata, logged_batches
 from millpond.spark.state_schemas import key_columns
-from millpond.storage import Storage
+from millpond.storage import Storage, read_if_there
+from millpond.store.collection.announcements import erasures_among
 
 
-def glance(storage: Storage, batch: int | None, operator: int | None) -> Image:
-    """Return what Spark wrote about a committed batch of the query in `storage`.
+def glance(storage: Storage, batch: int | None, operator: int | None) -> tuple[Image, Erasures]:
+    """Return what Spark wrote about a committed batch of the query in `storage`, and the erasures
+    so far.
 
     The image has the stores with their versions, in Spark checkpoint format 1 without ids, and of
     its texts operator metadata and schemas alone. It has no files, and no key groups.
@@ -64,7 +67,11 @@ def glance(storage: Storage, batch: int | None, operator: int | None) -> Image:
     ours = {info.key for info in storage.list(f"{layout.MILLPOND_DIR}/")}
     if layout.RESCALE_JOURNAL_KEY in ours:
         raise error(ErrorKind.RESCALE_UNFINISHED, "a rescale is under way")
-    if layout.ERASE_JOURNAL_KEY in ours:
+    so_far = Erasures(erasures_among(ours), None)
+    # A listing may show what an erasure announced, and not the journal that it wrote before.
+    if layout.ERASE_JOURNAL_KEY in ours or (
+        so_far.announced and read_if_there(storage, layout.ERASE_JOURNAL_KEY) is not None
+    ):
         raise error(ErrorKind.ERASE_UNFINISHED, "a key is being erased")
     if layout.FORMAT_KEY not in ours:
         raise NotFoundError(f"{layout.FORMAT_KEY} is not there")
@@ -79,7 +86,7 @@ def glance(storage: Storage, batch: int | None, operator: int | None) -> Image:
         if operator in (None, number)
     ]
     entry = offsets[wanted]
-    return Image(
+    image = Image(
         batch=wanted,
         planned_batch=None,
         query_id=None,
@@ -94,6 +101,7 @@ def glance(storage: Storage, batch: int | None, operator: int | None) -> Image:
         texts=texts,
         files=(),
     )
+    return image, so_far
 
 
 def savepoint_glance(storage: Storage, index: SavepointIndex, operator: int | None) -> Image:

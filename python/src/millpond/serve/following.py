@@ -13,6 +13,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 
 from millpond.errors import ErrorKind, InternalError, MillpondError, error
+from millpond.query.erasing import read_erasures
 from millpond.query.next_batch import Newest, Setup, newest_commit, next_image, read_setup
 from millpond.state.key_reader import KeyReader
 from millpond.state.open_stores import OpenStores
@@ -20,13 +21,14 @@ from millpond.state.selection import Opened, open_state
 
 log = logging.getLogger(__name__)
 
-# A query may have collected these files since the server saw its batch.
-_COLLECTED = {
+# A query may have collected these files since the server saw its batch, or a key may be erased.
+_PASSING = {
     ErrorKind.CHANGELOG_MISSING,
     ErrorKind.SST_MISSING,
     ErrorKind.OBJECT_NOT_FOUND,
     ErrorKind.VERSION_EXPIRED,
     ErrorKind.VERSION_NOT_FOUND,
+    ErrorKind.ERASE_UNFINISHED,
 }
 _TRIES = 3
 _STOP_SECONDS = 5
@@ -145,12 +147,13 @@ class Following:
             held.release()
 
     def again(self, failed: Held, error: MillpondError, tries: int) -> bool:
-        """Whether to ask again, because the query has gone on and collected what was missing.
+        """Whether to ask again, because the query has gone on and collected what was missing, or an
+        erasure has ended.
 
         Args:
             tries: how often the request was tried.
         """
-        if not self.follows or error.kind not in _COLLECTED or tries >= _TRIES:
+        if not self.follows or error.kind not in _PASSING or tries >= _TRIES:
             return False
         self.look()
         return self._held is not failed
@@ -188,13 +191,15 @@ class Following:
     def _advance(self) -> None:
         storage = self._held.opened.storage
         newest = newest_commit(storage)
-        if newest is not None and newest == self._seen:
-            return
         before = self._held
+        erased = before.stores.erased
+        if newest is not None and newest == self._seen and not erased:
+            return
         opened = None
         # An older batch, or the same one written again: somebody went back. Nothing of what is open
-        # is to be trusted then.
+        # is to be trusted then, nor if a key was erased.
         forward = newest is not None and self._seen is not None and newest.batch > self._seen.batch
+        forward = forward and not erased
         if newest is not None and forward:
             operators = [operator.operator for operator in before.opened.image.operators]
             setup = read_setup(storage, operators)
@@ -218,6 +223,7 @@ class Following:
             operators = [operator.operator for operator in opened.image.operators]
             setup = read_setup(storage, operators)
             batch = newest.batch if newest is not None else None
-            opened = open_state(self._path, batch)
+            erasures = read_erasures(storage)
+            opened = replace(open_state(self._path, batch), erasures=erasures)
             if [operator.operator for operator in opened.image.operators] == operators:
                 return newest, setup, opened

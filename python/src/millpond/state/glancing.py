@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 from millpond.errors import (
     ErrorKind,
@@ -16,6 +17,7 @@ from millpond.errors import (
     NotFoundError,
     UnavailableError,
 )
+from millpond.query.erasing import read_erasures
 from millpond.query.glance import glance, savepoint_glance
 from millpond.state.selection import Opened, index_of, open_state
 from millpond.storage import open_checkpoint, root_of
@@ -36,11 +38,12 @@ def open_for_lookups(
     place = root_of(path)
     storage = open_checkpoint(place)
     index = index_of(storage, place)
+    erasures = None
     text = str(operator)
     number = int(text) if text.isdecimal() else None
     try:
         if index is None:
-            image = glance(storage, batch, number)
+            image, erasures = glance(storage, batch, number)
         elif batch in (None, index.image.batch) and storage.local_path("state") is None:
             image = savepoint_glance(storage, index, number)
         else:
@@ -48,8 +51,12 @@ def open_for_lookups(
     except UnavailableError:
         raise
     except MillpondError:
-        return open_state(path, batch)
-    return Opened(storage=storage, place=place, image=image, index=index, glanced=True)
+        if index is None:
+            erasures = read_erasures(storage)
+        return replace(open_state(path, batch), erasures=erasures)
+    return Opened(
+        storage=storage, place=place, image=image, index=index, glanced=True, erasures=erasures
+    )
 
 
 @contextmanager

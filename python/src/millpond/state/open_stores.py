@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 
+from millpond.errors import ConflictError, ErrorKind
 from millpond.local.scratch import scratch_directory
 from millpond.model.ids import StoreId, VersionId
+from millpond.query.erasing import unerased
 from millpond.query.expected import check_written_for
 from millpond.query.glance import sizes_of
 from millpond.query.image import StoreImage
@@ -33,10 +37,12 @@ class OpenStores:
         whole: False: from a remote storage fetch an SST when a key needs it.
     Attributes:
         opened: the state.
+        erased: a key was erased since: no store can be opened, or taken along, any more.
     """
 
     def __init__(self, opened: Opened, *, whole: bool = True) -> None:
         self.opened = opened
+        self.erased = False
         self._whole = whole
         self._images = {
             StoreId(op.operator, image.partition, image.name): image
@@ -56,14 +62,16 @@ class OpenStores:
     def get(self, store: StoreId) -> PointReader:
         """Return the reader of a store; open it if it is not open yet.
 
-        Raises: as `restore.plan.plan_restore` and `PointReader`.
+        Raises: as `restore.plan.plan_restore` and `PointReader`. ConflictError: ERASE_UNFINISHED:
+            a key was, or is being, erased since the state was opened.
         """
         reader = self._readers.get(store)
         if reader is None:
             with self._locks[store]:  # others go on with other stores
                 reader = self._readers.get(store)
                 if reader is None:
-                    reader = self._readers[store] = self._open(store, None)
+                    reader = self._checked(partial(self._open, store, None))
+                    self._readers[store] = reader
         return reader
 
     def get_all(self, operator: int, name: str) -> list[PointReader]:
@@ -82,7 +90,7 @@ class OpenStores:
             if self._readers.get(store) is failed:
                 if failed.version.files.is_listed:
                     return False
-                self._readers[store] = self._listed(store)
+                self._readers[store] = self._checked(partial(self._listed, store))
                 self._replaced.append(failed)  # other threads may still use it
         return True
 
@@ -92,17 +100,19 @@ class OpenStores:
 
         Raises: as `get`.
         """
-        later = OpenStores(opened)
+        # What is taken along was read before any erasure that `opened` knows of.
+        later = OpenStores(replace(opened, erasures=self.opened.erasures))
         before = {s: reader for s, reader in self._readers.copy().items() if s in later._images}
         calls = [partial(later._advance, store, reader) for store, reader in before.items()]
         try:
-            if opened.storage.local_path("metadata") is not None:
-                for call in calls:
-                    call()
-            else:
-                with ThreadPoolExecutor(_REQUESTS) as pool:
-                    for waiting in [pool.submit(call) for call in calls]:
-                        waiting.result()
+            with self._unerased():
+                if opened.storage.local_path("metadata") is not None:
+                    for call in calls:
+                        call()
+                else:
+                    with ThreadPoolExecutor(_REQUESTS) as pool:
+                        for waiting in [pool.submit(call) for call in calls]:
+                            waiting.result()
         except BaseException:
             later.close()
             raise
@@ -114,6 +124,31 @@ class OpenStores:
             reader.close()
         self._readers.clear()
         self._replaced.clear()
+
+    def _checked(self, opening: Callable[[], PointReader]) -> PointReader:
+        """Return the reader that `opening` returns, unless a key was erased meanwhile."""
+        with ExitStack() as failed:
+            with self._unerased():
+                reader = opening()
+                failed.callback(reader.close)
+            failed.pop_all()
+        return reader
+
+    @contextmanager
+    def _unerased(self) -> Iterator[None]:
+        """Raise ConflictError at the end of the block if a key was erased since the state was
+        opened: some of the files that were read are of before that, others of after it.
+        """
+        opened = self.opened
+        if opened.erasures is None:
+            yield
+            return
+        try:
+            with unerased(opened.storage, opened.place, opened.erasures, announced=True):
+                yield
+        except ConflictError as e:
+            self.erased = self.erased or e.kind is ErrorKind.ERASE_UNFINISHED
+            raise
 
     def _advance(self, store: StoreId, before: PointReader) -> None:
         self._readers[store] = self._open(store, before)

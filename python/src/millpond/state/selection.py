@@ -18,6 +18,7 @@ from millpond.model.partition_keys import (
     partition_key_rule,
     with_dropped_variables,
 )
+from millpond.query.erasing import Erasures
 from millpond.query.from_savepoint import savepoint_image
 from millpond.query.image import Image, OperatorImage, operator_info
 from millpond.query.index import CANONICAL, SavepointIndex, read_index
@@ -120,7 +121,8 @@ class Choice:
 class Opened:
     """The state of a Spark checkpoint or savepoint after one batch.
 
-    glanced: nobody has looked at the files of its stores yet.
+    glanced: nobody has looked at the files of its stores yet. erasures: those of before it was
+    opened; None: it is a savepoint, or whoever opened it looks whether a key is erased meanwhile.
     """
 
     storage: Storage
@@ -128,6 +130,7 @@ class Opened:
     image: Image
     index: SavepointIndex | None  # None: a Spark checkpoint
     glanced: bool = False
+    erasures: Erasures | None = None
 
     def selection(self, operator: int, store: str, family: str) -> Selection:
         """Return one column family. All names are there."""

@@ -255,6 +255,30 @@ def test_a_reader_of_the_first_rows_that_an_erasure_overtakes(
 
 
 @pytest.mark.parametrize("spark_format", [1, 2])
+def test_a_lookup_that_opens_a_store_beside_an_erasure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark_format: int
+) -> None:
+    """It had the value of the snapshot: the changelog that deletes the key was written anew."""
+    monkeypatch.setattr(rocksdict, "Options", uncompressed)
+    built = Deleting(tmp_path / "query", spark_format=spark_format)
+    built.build(7, snapshots=(3,))
+    deleted = min(keys_of(built, 0))
+    store = next(s for s in built.stores() if deleted in built._numbers(s))
+    others = [k for k in keys_of(built) if k not in built._numbers(store)]
+    with millpond.lookup(built.root) as before, millpond.lookup(built.root) as state:
+        assert before.get({"k": deleted}) == []
+        assert len(state.get({"k": others[0]})) == 1
+        erase_killed(monkeypatch, built.root, deleted, files=3)
+        refused(ErrorKind.ERASE_UNFINISHED, state.get, {"k": deleted})
+        assert before.get({"k": deleted}) == []  # its store is open since
+        assert len(state.get({"k": others[0]})) == 1
+        millpond.erase([built.root], key={"k": deleted})
+        refused(ErrorKind.ERASE_UNFINISHED, state.get, {"k": deleted})
+    with millpond.lookup(built.root) as state:
+        assert state.get({"k": deleted}) == []
+
+
+@pytest.mark.parametrize("spark_format", [1, 2])
 def test_a_half_done_erasure_keeps_its_mark_if_the_query_has_run_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark_format: int
 ) -> None:

@@ -203,7 +203,7 @@ def test_a_driver_that_was_killed_between_the_purges_of_its_logs(
     without(*names)(built)
     assert verify(built.storage, "name").problems == []
     assert rows(built.root, None) == whole
-    assert glance(built.storage, None, None).batch == 5
+    assert glance(built.storage, None, None)[0].batch == 5
     savepoint.create(built.root, tmp_path / "saved")
     savepoint.create(built.root, tmp_path / "older", batch=4)
     assert savepoint.verify(tmp_path / "saved").ok and savepoint.verify(tmp_path / "older").ok

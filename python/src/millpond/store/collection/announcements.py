@@ -78,8 +78,12 @@ def announce_erasure(storage: Storage, operator: int, version: int) -> None:
 
 def erasures(storage: Storage) -> frozenset[str]:
     """Return the keys of what erasures have announced, of all operators."""
-    found = storage.list(f"{layout.MILLPOND_DIR}/gc/")
-    return frozenset(info.key for info in found if _kind(info.key) == _ERASED)
+    return erasures_among(info.key for info in storage.list(f"{layout.MILLPOND_DIR}/gc/"))
+
+
+def erasures_among(keys: Iterable[str]) -> frozenset[str]:
+    """Return those of `keys` that erasures have announced."""
+    return frozenset(key for key in keys if _kind(key) == _ERASED)
 
 
 def announced(storage: Storage, operator: int) -> Announced:
