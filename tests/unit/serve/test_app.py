@@ -14,10 +14,12 @@ import pytest
 
 import millpond
 from millpond import savepoint
+from millpond.errors import ErrorKind, FormatError
 from millpond.serve.app import STALE_MS, serve_app
 from millpond.serve.following import Following
 from millpond.serve.lookups import ARROW, Limits
 from millpond.serve.openapi import document
+from millpond.state import key_reader
 from millpond.web.server import Route, Starlette
 from tests.asgi import Answer, ask
 from tests.row_checkpoints import HashedBuilder, begun_ms
@@ -129,6 +131,23 @@ def test_what_was_collected_is_followed_or_told(served: Served) -> None:
     for batch in range(4, 8):
         served.commit(batch)
     assert _check(served) == 7  # its snapshot is whole
+
+
+def test_a_failed_look_at_a_joins_names_is_no_look_at_the_query(
+    served: Served, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Following asked for them again, of the batch before: it stayed there."""
+
+    def failing(*arguments: Any) -> None:
+        raise FormatError("a row of the batch before", kind=ErrorKind.SST_DAMAGED)
+
+    assert _check(served) == 3
+    monkeypatch.setattr(key_reader, "join_columns", failing)
+    assert _code(served.keys({"other": 1})).endswith("SST_DAMAGED")
+    served.commit(4)
+    served.following.look()
+    assert served.following.problem is None
+    assert _check(served) == 4
 
 
 def test_when_the_query_is_gone_the_last_batch_is_still_told(served: Served) -> None:

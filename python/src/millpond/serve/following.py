@@ -56,7 +56,10 @@ class Held:
         self._names: dict[Table, Mapping[str, str]] = {}
         if before is not None:
             self._names |= before._names
-            self._names |= {t: r.shown for t, r in before._readers.copy().items() if r.shown}
+            # Those that a look-up has found. None is found here: that may fail, and the batch of
+            # `before` may be gone.
+            readers = before._readers.copy().items()
+            self._names |= {table: names for table, r in readers if (names := r.names)}
         self._lock = threading.Lock()
         self._users = 1
 

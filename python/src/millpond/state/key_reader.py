@@ -140,6 +140,11 @@ class KeyReader:
             )
         return self._names
 
+    @property
+    def names(self) -> Mapping[str, str] | None:
+        """What `shown` is; None: nobody has asked for it."""
+        return self._names
+
     def table(self, keys: Sequence[Key]) -> Any:
         """Return the rows of keys as a `pyarrow.Table`. Args, Raises: as `Lookup.table`."""
         with telling_more(self._open.opened):
