@@ -31,6 +31,12 @@ def _as_spark(kind: SparkType) -> Any:
     return "interval day to second" if kind.name == "day_time_interval" else kind.name
 
 
+def schema_file(key: Struct, value: Struct) -> bytes:
+    """Return a state schema file, version 2."""
+    texts = [json.dumps(_as_spark(kind), separators=(",", ":")) for kind in (key, value)]
+    return utf("v2") + b"".join((1).to_bytes(4, "big") + utf(text) for text in texts)
+
+
 class RowsBuilder(CheckpointBuilder):
     """Versions 1, 2, ... of partition p each add the key of the number `100 * p + version`.
 
@@ -47,10 +53,7 @@ class RowsBuilder(CheckpointBuilder):
         return 100 * store.partition + version - (1 if version % 3 == 0 else 0)
 
     def schema(self) -> bytes:
-        texts = [
-            json.dumps(_as_spark(kind), separators=(",", ":")) for kind in (self.key_type, VALUE)
-        ]
-        return utf("v2") + b"".join((1).to_bytes(4, "big") + utf(text) for text in texts)
+        return schema_file(self.key_type, VALUE)
 
     def keys(self, version: int) -> int:
         return version - version // 3

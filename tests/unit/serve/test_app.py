@@ -15,13 +15,16 @@ import pytest
 import millpond
 from millpond import savepoint
 from millpond.errors import ErrorKind, FormatError
+from millpond.model.ids import StoreId
 from millpond.serve.app import STALE_MS, serve_app
 from millpond.serve.following import Following
 from millpond.serve.lookups import ARROW, Limits
 from millpond.serve.openapi import document
-from millpond.state import key_reader
+from millpond.state import key_reader, tables
+from millpond.state.tables import first_rows
 from millpond.web.server import Route, Starlette
 from tests.asgi import Answer, ask
+from tests.join_checkpoints import ROWS, JoinBuilder
 from tests.row_checkpoints import HashedBuilder, begun_ms
 
 LIMITS = Limits(keys=20, body_bytes=2000, rows=30, requests=2)
@@ -148,6 +151,41 @@ def test_a_failed_look_at_a_joins_names_is_no_look_at_the_query(
     served.following.look()
     assert served.following.problem is None
     assert _check(served) == 4
+
+
+def test_the_names_of_a_joins_key_are_found_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    built = JoinBuilder(tmp_path / "query")
+    built.build(batches=7, snapshots=(3, 5))
+    hidden = built.hide(4, 6)
+    following = Following(built.root, every_ms=1)
+    app = serve_app(following, LIMITS)
+    calls = []
+
+    def counted(*arguments: Any) -> Any:
+        calls.append(arguments)
+        return first_rows(*arguments)
+
+    monkeypatch.setattr(tables, "first_rows", counted)
+
+    def found(key: dict[str, int]) -> list[Any]:
+        body = json.dumps({"store": ROWS, "keys": [key]}).encode()
+        told = ask(app, "/v1/lookup", method="POST", body=body).json()
+        return [row["value"]["id"] for row in told["rows"]]
+
+    (k, *_) = built._numbers(StoreId(0, 0, ROWS))[1:]
+    assert found({"field0": k}) == found({"field0": k, "index": 0}) == [k]
+    assert not calls
+    for batch in (3, 4, 5, 6):
+        if batch > 3:
+            built.show(hidden[batch])
+            following.look()
+        assert following.problem is None
+        for key in ({"id": k}, {"id": k, "index": 0}, {"field0": k}):
+            assert found(key) == [k]
+        assert len(calls) == 1
+    following.stop()
 
 
 def test_when_the_query_is_gone_the_last_batch_is_still_told(served: Served) -> None:

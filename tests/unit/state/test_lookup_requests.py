@@ -24,6 +24,7 @@ from millpond.format.format_file import decode_format, encode_format
 from millpond.model.ids import StoreId, VersionId
 from millpond.storage.place import place_record
 from tests.checkpoints import CheckpointBuilder, version_id
+from tests.join_checkpoints import ROWS, JoinBuilder
 from tests.row_checkpoints import HashedBuilder
 from tests.s3_server import S3Server, s3_server
 
@@ -129,6 +130,27 @@ def test_seven_requests(
     assert rows == [value]
     assert counts == {"LIST": 2, "manifest": 1, "changelog": 1, "sst": 1}
     assert on_s3.read(layout.FORMAT_KEY)
+
+
+class Joined(Builder, JoinBuilder):
+    """A side of a join."""
+
+
+def test_a_join_by_the_stored_name(server: S3Server, tmp_path: Path) -> None:
+    """It reads no rows for the names that the key's columns have in the inputs."""
+    made = Joined(tmp_path / "query", partitions=4)
+    made.build(_BATCHES, _SNAPSHOTS)
+    OnS3(server, made)
+    for partition in (0, 3):
+        k = made._numbers(StoreId(0, partition, ROWS))[1]
+        for key, stores in (({"field0": k, "index": 0}, 1), ({"field0": k}, 2)):
+            server.log.clear()
+            with millpond.lookup(made.root, store=ROWS) as state:
+                assert [row["value"]["id"] for row in state.get(key)] == [k]
+            counts = _counts(server)
+            assert counts.pop("sst") <= 2 * stores
+            expected = {"LIST": 1 + stores, "manifest": stores, "changelog": 2 * stores}
+            assert counts == expected
 
 
 class Unknowing(HashedBuilder):

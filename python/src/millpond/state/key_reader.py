@@ -40,7 +40,7 @@ from millpond.state.encoding import encode_keys, encode_prefixes, sorted_by
 from millpond.state.glancing import telling_more
 from millpond.state.join_columns import join_columns
 from millpond.state.join_counts import counted_by, enough_columns
-from millpond.state.key_columns import first_name, names_of, places_of, rows_of_columns
+from millpond.state.key_columns import first_name, leaves, names_of, places_of, rows_of_columns
 from millpond.state.key_examples import columns_text, key_hint
 from millpond.state.lookups import Key
 from millpond.state.open_stores import OpenStores
@@ -134,16 +134,19 @@ class KeyReader:
         rows once.
         """
         if self._names is None:
-            chosen = self._selection
-            self._names = join_columns(
-                self._open.opened, chosen.operator.operator, chosen.store, chosen.family
-            )
+            self._names = self._found_names()
         return self._names
 
     @property
     def names(self) -> Mapping[str, str] | None:
         """What `shown` is; None: nobody has asked for it."""
         return self._names
+
+    def _found_names(self) -> Mapping[str, str]:
+        chosen = self._selection
+        return join_columns(
+            self._open.opened, chosen.operator.operator, chosen.store, chosen.family
+        )
 
     def table(self, keys: Sequence[Key]) -> Any:
         """Return the rows of keys as a `pyarrow.Table`. Args, Raises: as `Lookup.table`."""
@@ -187,8 +190,7 @@ class KeyReader:
         if not given:
             return []
         if self._counter is None:
-            operator = self._selection.operator.operator
-            self._counter = KeyReader(self._open, operator, *(self._counts or (None, None)))
+            self._counter = _Counter(self, self._counts or (None, None))
         found = self._counter.find(given)
         values = found.rows.column("value").combine_chunks()
         numbers = iter(values.field(0).to_pylist() if len(values) else [])
@@ -361,7 +363,9 @@ class KeyReader:
 
     def _places(self, key: Key) -> dict[str, Any]:
         """Return the values of a key by place. Raises: as `places_of`."""
-        return places_of(key, self._selection.schema.key.distinct_names, self.shown)
+        stored = self._selection.schema.key.distinct_names
+        known = all(first_name(name, stored)[0] in stored for name, _ in leaves(key))
+        return places_of(key, stored, {} if known else self.shown)
 
     def _array(self, keys: list[dict[str, Any]]) -> tuple[Any, Struct]:
         """Return keys as a `pyarrow.StructArray`, and its columns: all, or the first ones."""
@@ -383,7 +387,7 @@ class KeyReader:
         Raises: as `key_value`.
         """
         schema = self._selection.schema.key
-        kind = key_value(schema, place, None, self.shown).type
+        kind = self._value(schema, place, None).type
         found = self._values(schema, kind, place, values)
         return as_grouped(found) if self._one_zero else found
 
@@ -411,7 +415,14 @@ class KeyReader:
             ValueError,
         ):
             pass  # one by one: the error then names the value
-        return pa.array([key_value(schema, place, value, self.shown) for value in values], kind)
+        return pa.array([self._value(schema, place, value) for value in values], kind)
+
+    def _value(self, schema: Struct, place: str, value: object) -> Any:
+        """Return `key_value`. Only its errors tell what the columns are called."""
+        try:
+            return key_value(schema, place, value, {})
+        except InvalidInputError:
+            return key_value(schema, place, value, self.shown)
 
     def _incomplete(self) -> InvalidInputError:
         schema = self._selection.schema
@@ -425,6 +436,23 @@ class KeyReader:
             kind=ErrorKind.INVALID_ARGUMENT,
             hint=f"{key_hint(schema.key, self.shown)}; or search with `millpond state read --key`.",
         )
+
+
+class _Counter(KeyReader):
+    """Reads how many rows the keys of a join have: those of another reader, to whose rows their
+    columns are compared.
+
+    Args:
+        rows: that reader.
+        counts: store and column family of the counts.
+    """
+
+    def __init__(self, rows: KeyReader, counts: tuple[str | None, str | None]) -> None:
+        super().__init__(rows._open, rows._selection.operator.operator, *counts)
+        self._rows = rows
+
+    def _found_names(self) -> Mapping[str, str]:
+        return self._rows.shown
 
 
 def _has_text(kind: SparkType) -> bool:
