@@ -177,8 +177,9 @@ def undo_rescale(
         InvalidInputError: NOT_A_CHECKPOINT, STATE_OWNED, UNKNOWN_OPTION, INVALID_OPTION.
         ConflictError: QUERY_RUNNING, COMMAND_RUNNING. UnavailableError: the storage fails.
     """
-    storage, root = open_root(checkpoint, storage_settings(resolve(options or {})))
-    return UndoReport(checkpoint=root, undone=_rescaling.undo(storage, root))
+    settings = storage_settings(resolve(options or {}))
+    storage, root = open_root(checkpoint, settings)
+    return UndoReport(checkpoint=root, undone=_rescaling.undo(storage, root, settings))
 
 
 def take_over(

@@ -60,7 +60,7 @@ def _rescale(
     from millpond.spark.metadata import read_spark_metadata
 
     refuse_running(storage, root, _ENDING_S)
-    if read_journal(storage) is not None and undo(storage, root):
+    if read_journal(storage) is not None and undo(storage, root, settings):
         log.warning("took back an interrupted rescale of %s", root)
     if read_spark_metadata(storage, batches=(), operators=()).partitions == partitions:
         return {}

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -15,11 +17,13 @@ from millpond.operations.inspect import verify
 from millpond.operations.rescale import rescale, undo, write
 from millpond.spark import heartbeats as heartbeats_module
 from millpond.spark.metadata import read_spark_metadata
+from millpond.storage import open_storage
 from tests.agent_driver import call
 from tests.checkpoints import CheckpointBuilder, tree
 from tests.failing_storage import FailingStorage, Killed
 from tests.rescale_scenes import beat, interrupt, refused
 from tests.row_checkpoints import RowsBuilder
+from tests.s3_server import HADOOP, S3Server, environment, s3_server
 
 Captured = pytest.CaptureFixture[str]
 
@@ -244,6 +248,56 @@ def test_undo_after_spark_has_deleted_the_entry(
     left = {k: v for k, v in before.items() if not k.startswith(layout.RUNNING_PREFIX)}
     del left[layout.RESCALE_JOURNAL_KEY]
     assert tree(built.root) == left
+
+
+# ---- a file sink that only settings reach
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with s3_server() as running:
+        yield running
+
+
+@pytest.mark.parametrize("way", ["again", "undo", "onRestart"])
+def test_a_file_sink_that_only_settings_reach(
+    built: CheckpointBuilder, server: S3Server, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    """The rescale reached it. Whoever took back what was left of that asked another S3."""
+    for name in environment(""):
+        monkeypatch.delenv(name, raising=False)
+    settings, root = server.settings(), f"s3a://{server.bucket()}/out"
+    sink = open_storage(root, settings)
+    for number in range(6):
+        sink.put_bytes(f"{layout.SINK_LOG_PREFIX}{number}", b"v1")
+    entry = f"{layout.SINK_LOG_PREFIX}6"
+    recorded = json.dumps({"sink": "file", "path": root}).encode()
+    built.storage.put_bytes(layout.SINK_KEY, recorded)
+    before = tree(built.root)
+    with pytest.raises(Killed):
+        storage = FailingStorage(str(built.root), stop_before="commits/6", kills=True)
+        rescale(storage, "it", 8, settings=settings)
+    assert entry in {info.key for info in sink.list("")}
+    if way == "undo":
+        assert undo(built.storage, "it", settings)
+        assert tree(built.root) == before
+        assert entry not in {info.key for info in sink.list("")}
+        return
+    if way == "again":
+        assert rescale(built.storage, "it", 8, settings=settings).undone
+    else:
+        answer = call(
+            AgentService(),
+            "rescale",
+            checkpoint=str(built.root),
+            partitions=8,
+            options={"storage.s3.endpoint": server.endpoint},
+            hadoop=HADOOP,
+            file_sink=root,
+        )
+        assert answer["from"] == 4
+    assert read_spark_metadata(built.storage).last_committed_batch == 6
+    assert sink.read(entry) == b"v1"
 
 
 # ---- what a batch that was never committed left

@@ -156,7 +156,7 @@ def _rescale(
 ) -> RescaleReport:
     """Plan, and write what is planned if the Spark checkpoint is held. Args: as for `rescale`."""
     dry_run = hold is None
-    undone = _finish_interrupted(storage, root, partitions, hold)
+    undone = _finish_interrupted(storage, root, partitions, hold, settings)
     image, plans = check_whole(storage, root)
     before = read_before(storage, root, plans)
     _check(before, root, partitions, skip_uncommitted)
@@ -217,7 +217,10 @@ def _rescale(
         if hold is None:
             return planned
         carry_out(
-            storage, replace(writing, sink=sink.entries, first_unused=before.committed + 1), hold
+            storage,
+            replace(writing, sink=sink.entries, first_unused=before.committed + 1),
+            hold,
+            settings,
         )
     else:
         plan = rehash.plan_rehash(
@@ -240,6 +243,7 @@ def _rescale(
                 storage,
                 replace(writing, sink=sink.entries, first_unused=before.committed + 1),
                 hold,
+                settings,
             )
     return replace(report, written_bytes=report.written_bytes or writing.total_bytes)
 
@@ -256,9 +260,11 @@ def _refuse_savepoint(storage: Storage, root: str) -> None:
         )
 
 
-def undo(storage: Storage, root: str) -> bool:
+def undo(storage: Storage, root: str, settings: StorageSettings = _DEFAULT) -> bool:
     """Take back an interrupted rescale. Return whether there was one that had not switched over.
 
+    Args:
+        settings: how to reach the file sink of the rescale.
     Raises: ConflictError: QUERY_RUNNING, COMMAND_RUNNING. InvalidInputError: STATE_OWNED,
         NOT_A_CHECKPOINT.
     """
@@ -268,7 +274,7 @@ def undo(storage: Storage, root: str) -> bool:
         journal = read_journal(storage)
         if journal is None and not is_there(storage, layout.QUERY_METADATA_KEY):
             raise error(ErrorKind.NOT_A_CHECKPOINT, f"no checkpoint of a streaming query: {root}")
-        return journal is not None and not clear(storage, journal, hold)
+        return journal is not None and not clear(storage, journal, hold, settings)
 
 
 def _check(before: Before, root: str, partitions: int, skip_uncommitted: bool) -> None:
@@ -289,15 +295,18 @@ def _check(before: Before, root: str, partitions: int, skip_uncommitted: bool) -
                 check_scalable(stores, before.partitions)
 
 
-def _finish_interrupted(storage: Storage, root: str, partitions: int, hold: Hold | None) -> bool:
+def _finish_interrupted(
+    storage: Storage, root: str, partitions: int, hold: Hold | None, settings: StorageSettings
+) -> bool:
     """Take an interrupted rescale back. Return whether there was one that had not switched over.
 
     Args:
         hold: None: of a dry run.
+        settings: as for `rescale`.
     """
     journal = read_journal(storage)
     if journal is None:
         return False
     if hold is None or journal.partitions != partitions:
         raise rescale_error(journal, root)
-    return not clear(storage, journal, hold)
+    return not clear(storage, journal, hold, settings)

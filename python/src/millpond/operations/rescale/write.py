@@ -25,7 +25,7 @@ from millpond.spark.commands import Hold
 from millpond.spark.log_files import log_crc32, put_log
 from millpond.spark.metadata import logged_batches, newest_commit, read_spark_metadata
 from millpond.spark.sinks.keeping import SinkEntries, crc32_of, take_back
-from millpond.storage import Storage, open_storage
+from millpond.storage import Storage, StorageSettings, open_storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,9 +68,11 @@ class Writing:
         return sum(map(len, texts)) + sum(map(os.path.getsize, self.made.values()))
 
 
-def carry_out(storage: Storage, writing: Writing, hold: Hold) -> None:
+def carry_out(storage: Storage, writing: Writing, hold: Hold, settings: StorageSettings) -> None:
     """Write everything. If the storage fails, take back what was written.
 
+    Args:
+        settings: how to reach the file sink.
     Raises:
         ConflictError: OBJECT_EXISTS: somebody else runs the query at this moment; QUERY_RUNNING: it
             has run on since the state was read; COMMAND_RUNNING: another command took over.
@@ -95,9 +97,7 @@ def carry_out(storage: Storage, writing: Writing, hold: Hold) -> None:
     except MillpondError as e:
         try:
             hold.check()
-            done = clear(
-                storage, journal, hold, writing.sink.storage if writing.sink is not None else None
-            )
+            done = clear(storage, journal, hold, settings)
         except MillpondError as again:
             raise e from again
         if not done:
@@ -157,14 +157,14 @@ def _sink_sums(writing: Writing) -> dict[str, int]:
     return crc32_of(writing.sink, range(writing.first_unused, writing.batch + 1))
 
 
-def clear(storage: Storage, journal: Journal, hold: Hold, sink: Storage | None = None) -> bool:
+def clear(storage: Storage, journal: Journal, hold: Hold, settings: StorageSettings) -> bool:
     """Bring an interrupted rescale to an end. Return whether it had switched over.
 
     If it had, all of it stays. If not, nothing of it is left. May be repeated after a failure.
 
     Args:
         hold: of the command that does it.
-        sink: of the file sink that the journal names; None: this function opens it.
+        settings: how to reach the file sink that the journal names.
     Raises: ConflictError: COMMAND_RUNNING: another command took over.
     """
     entry = log_crc32(storage, layout.offsets_key(journal.batch))
@@ -180,7 +180,7 @@ def clear(storage: Storage, journal: Journal, hold: Hold, sink: Storage | None =
         # The query may have run on before that entry was written: then there is no more of ours,
         # and files of these names may be the query's.
         if not _ran_on(storage, journal.batch):
-            _take_back(storage, journal, hold, sink)
+            _take_back(storage, journal, hold, settings)
         entry_key = layout.offsets_key(journal.batch)
         hold.check()
         storage.delete([entry_key, layout.crc_key(entry_key)])
@@ -189,7 +189,7 @@ def clear(storage: Storage, journal: Journal, hold: Hold, sink: Storage | None =
     return done
 
 
-def _take_back(storage: Storage, journal: Journal, hold: Hold, sink: Storage | None) -> None:
+def _take_back(storage: Storage, journal: Journal, hold: Hold, settings: StorageSettings) -> None:
     """Take back all but the entry of the offset log. Args: as for `clear`."""
     hold.check()
     left_out = layout.offsets_key(journal.batch - 1)
@@ -201,7 +201,7 @@ def _take_back(storage: Storage, journal: Journal, hold: Hold, sink: Storage | N
     if journal.sink is not None:
         # First: a query that ran now would believe that a batch whose number is in the sink's log
         # is written.
-        take_back(sink if sink is not None else open_storage(journal.sink), journal.sink_sums)
+        take_back(open_storage(journal.sink, settings), journal.sink_sums)
         hold.check()
     if journal.format_before is not None:
         storage.put_bytes(layout.FORMAT_KEY, journal.format_before)
