@@ -29,8 +29,10 @@ from integration.state_digests import rescale_and_compare
 from integration.streams import Input, Run, finish, settings, start
 from millpond.config import PREFIX
 from millpond.errors import ErrorKind, MillpondError
+from millpond.format import layout
 from millpond.operations.inspect import overview, verify
 from millpond.operations.rescale import rescale, undo
+from millpond.spark.heartbeats import read_asked
 from millpond.spark.metadata import read_spark_metadata
 from millpond.storage import Storage, open_storage
 
@@ -465,6 +467,33 @@ def test_spark_starts_no_query_that_is_half_way(spark: SparkSession, tmp_path: P
     with settings(spark, {_PROVIDER: MILLPOND}):
         rows = spark.read.format("statestore").load(str(checkpoint)).select("value.count").collect()
     assert sum(row["count"] for row in rows) == 300
+
+
+@pytest.mark.spark
+def test_a_start_tells_that_it_cannot_end_a_rescale(spark: SparkSession, tmp_path: Path) -> None:
+    """The offset log has the number that the job asks for, so nothing was said of what it met."""
+    checkpoint = tmp_path / "checkpoint"
+
+    def run(partitions: int) -> None:
+        conf = {_PARTITIONS: str(partitions), _ON_RESTART: "true"}
+        _counts(spark, checkpoint, available_now=True, conf=conf).awaitTermination()
+
+    run(2)
+    storage = open_storage(str(checkpoint))
+    with pytest.raises(_Kill):
+        rescale(_Killed(storage), "it", 4)
+    journal = storage.read(layout.RESCALE_JOURNAL_KEY)
+    storage.put_bytes(layout.RESCALE_JOURNAL_KEY, journal[:-9])
+    with pytest.raises(StreamingQueryException):
+        run(4)
+    asked = read_asked(storage)
+    assert asked is not None and asked.partitions == 4
+    assert layout.RESCALE_JOURNAL_KEY in asked.refused
+    storage.put_bytes(layout.RESCALE_JOURNAL_KEY, journal)
+    run(4)
+    asked = read_asked(storage)
+    assert asked is not None and asked.refused == ""
+    assert _partitions(checkpoint) == 4 and verify(storage, "it").problems == []
 
 
 class _Kill(Exception):

@@ -48,7 +48,7 @@ private object AskedPartitions extends Logging {
             !query.commitLog.getLatestBatchId().contains(batch)))
           rescale(query, root, run, asked, options, hadoopConf)
         else None
-      if (asked != recorded && (refused.isDefined || !options.boolean("rescale.onRestart")))
+      if (refused.isDefined || (asked != recorded && !options.boolean("rescale.onRestart")))
         say(root, asked, recorded, refused)
       note(hadoopConf, root, run, asked, recorded, refused)
     }
@@ -75,6 +75,10 @@ private object AskedPartitions extends Logging {
 
   private def say(root: Path, asked: Int, recorded: Int, refused: Option[String]): Unit =
     refused match {
+      case Some(why) if asked == recorded =>
+        logError(
+          s"the rescale of the state in $root to $asked partitions is not finished: the query " +
+            s"goes on if it can. $why")
       case Some(why) =>
         logError(
           s"$Key is $asked, and the state in $root could not be rescaled: the query goes on " +
@@ -91,7 +95,7 @@ private object AskedPartitions extends Logging {
     val fs = root.getFileSystem(hadoopConf)
     val file = new Path(root, "millpond/asked.json")
     // the first store makes the folder
-    if ((asked != recorded || fs.exists(file)) && fs.exists(file.getParent)) {
+    if ((asked != recorded || refused.isDefined || fs.exists(file)) && fs.exists(file.getParent)) {
       val text = Json.obj().put("partitions", asked).put("run_id", run.toString)
         .put("updated_ms", System.currentTimeMillis).put("refused", refused.getOrElse(""))
       LogFiles.overwrite(file, Json.bytes(text), hadoopConf)
