@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 from integration.cases import Case
-from integration.depth import deep
+from integration.depth import deep, quick_first
 from integration.harness import EVERYTHING
 from integration.jvm import MILLPOND
 from integration.shapes import SHAPES, named
@@ -142,6 +143,46 @@ def _inputs(work: Path, case: Case, files: slice) -> list[Input]:
     return found
 
 
+def _conf_of(case: Case) -> dict[str, str]:
+    return {**_conf(case.checkpoint_format), **case.conf, **case.candidate_conf}
+
+
+def _forked(
+    spark: SparkSession, work: Path, case: Case, again: Run
+) -> tuple[Callable[[], DataFrame], savepoint.RestoreReport]:
+    """Run a stateless query over the first input of a case, and fork it for the case itself.
+
+    Return the case over the later input, and the report of the fork.
+    """
+    conf = _conf_of(case)
+    sources = _inputs(work, case, slice(0, case.first))
+
+    def stateless() -> DataFrame:
+        frames = [source.stream(spark).selectExpr("1 AS one") for source in sources]
+        whole = frames[0]
+        for frame in frames[1:]:
+            whole = whole.union(frame)
+        return whole
+
+    query = Run(work / "query")
+    finish(start(spark, stateless(), query, output_mode="append", conf=conf), query)
+    for source, (_, batches) in zip(sources, case.inputs, strict=True):
+        for rows in batches[case.first :]:
+            source.add(rows)
+
+    def build() -> DataFrame:
+        return case.build([source.stream(spark) for source in sources])
+
+    with settings(spark, conf):
+        report = savepoint.fork(
+            query.checkpoint,
+            again.checkpoint,
+            allow_new_operator=True,
+            job=lambda: build().writeStream.outputMode(case.mode),
+        )
+    return build, report
+
+
 # Spark starts the others in no way: binary inequality, and Avro for an aggregate.
 _RUN = [case for case in SHAPES if not case.refused or case.later is not None]
 _QUICK_SHAPES = ["agg-update-odd-keys"]
@@ -163,38 +204,9 @@ def test_a_stateless_query_gets_operators(spark: SparkSession, tmp_path: Path, n
     Spark reads an initial state in batch 0 alone: there the restore warns, and the results differ.
     """
     case = named(name)
-    conf = {
-        _PROVIDER: MILLPOND,
-        _FORMAT: str(case.checkpoint_format),
-        **case.conf,
-        **case.candidate_conf,
-    }
-    sources = _inputs(tmp_path, case, slice(0, case.first))
-
-    def stateless() -> DataFrame:
-        frames = [source.stream(spark).selectExpr("1 AS one") for source in sources]
-        whole = frames[0]
-        for frame in frames[1:]:
-            whole = whole.union(frame)
-        return whole
-
-    query = Run(tmp_path / "query")
-    finish(start(spark, stateless(), query, output_mode="append", conf=conf), query)
-    for source, (_, batches) in zip(sources, case.inputs, strict=True):
-        for rows in batches[case.first :]:
-            source.add(rows)
-
-    def build() -> DataFrame:
-        return case.build([source.stream(spark) for source in sources])
-
+    conf = _conf_of(case)
     again, fresh = Run(tmp_path / "again"), Run(tmp_path / "fresh")
-    with settings(spark, conf):
-        report = savepoint.fork(
-            query.checkpoint,
-            again.checkpoint,
-            allow_new_operator=True,
-            job=lambda: build().writeStream.outputMode(case.mode),
-        )
+    build, report = _forked(spark, tmp_path, case, again)
     assert report.new_operators
     assert verify(open_storage(str(again.checkpoint)), "it").ok
     finish(start(spark, build(), again, output_mode=case.mode, conf=conf), again)
@@ -206,6 +218,30 @@ def test_a_stateless_query_gets_operators(spark: SparkSession, tmp_path: Path, n
     assert (list(again.rows.values()) != list(fresh.rows.values())) is seeded
     assert not seeded or "initial state" in " ".join(report.warnings)
     assert verify(open_storage(str(again.checkpoint)), "it").ok
+
+
+_NOT_RUN = quick_first(["sessions-append-ids", "join-full-v4", "row-event-time"])
+
+
+@pytest.mark.parametrize("name", _NOT_RUN)
+def test_copies_of_a_checkpoint_that_has_not_run(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    """No column family of the new operator was known. So a canonical savepoint lacked its stores,
+    and stores on other partitions had one whose keys are not found as the job finds them.
+    """
+    case = named(name)
+    again = Run(tmp_path / "again")
+    build, _ = _forked(spark, tmp_path, case, again)
+    savepoint.create(again.checkpoint, tmp_path / "saved", format="canonical")
+    assert savepoint.verify(tmp_path / "saved").ok
+    forked, restored = Run(tmp_path / "forked"), Run(tmp_path / "restored")
+    savepoint.fork(again.checkpoint, forked.checkpoint, partitions=3)
+    savepoint.restore(tmp_path / "saved", restored.checkpoint)
+    for run in (again, forked, restored):
+        finish(start(spark, build(), run, output_mode=case.mode, conf=_conf_of(case)), run)
+        assert verify(open_storage(str(run.checkpoint)), "it").ok
+    assert any(again.rows.values()) and again.rows == forked.rows == restored.rows
 
 
 def test_an_operator_of_the_savepoint_that_the_job_lacks(

@@ -21,8 +21,8 @@ from millpond.errors import ErrorKind, FormatError, InvalidInputError, Unsupport
 from millpond.format import layout
 from millpond.format.changelog import ChangelogHeader, ChangelogWriter
 from millpond.format.format_file import CheckpointFormat, encode_format
-from millpond.model.ids import StoreId, VersionId, new_id
-from millpond.model.json_fields import MOST_GROUP_KEYS, KeyGroupsInfo
+from millpond.model.ids import DEFAULT_STORE, StoreId, VersionId, new_id
+from millpond.model.json_fields import MOST_GROUP_KEYS, ColumnFamily, KeyGroupsInfo
 from millpond.model.key_groups import KeyGroups, key_groups_for
 from millpond.model.partition_keys import TRANSFORM_WITH_STATE_OPERATORS
 from millpond.query import image as images
@@ -130,9 +130,12 @@ def _with_empty(
     image, groups = _with_key_groups(replace(image, texts={**image.texts, **described}), backend)
     info = images.operator_info(image, operator)
     columns = {}
+    kinds = {}
     for store in info.stores:
         schemas = family_schemas(image, operator, info, store)
         columns[store] = tuple(schemas[0].key.names) if len(schemas) == 1 else None
+        # A store with several column families opens this one too, and never writes to it.
+        kinds[store] = next((s.kind for s in schemas if s.name == DEFAULT_STORE), "point")
     partitions = partitions_of(info, columns, image.partitions)
     assert partitions is not None and image.partitions is not None
     version = image.batch + 1
@@ -141,7 +144,9 @@ def _with_empty(
     for store_id in stores_of(operator, info, partitions):
         id = new_id()
         ids[store_id.partition].append(id)
-        changelog = _empty_changelog(store_id, version, id, groups, image.partitions)
+        changelog = _empty_changelog(
+            store_id, version, id, groups, image.partitions, kinds[store_id.name]
+        )
         key = layout.changelog_key(store_id, VersionId(version, id), image.spark_checkpoint_format)
         texts[key] = changelog
         stores.append(
@@ -196,7 +201,7 @@ def _with_key_groups(image: Image, backend: str | None) -> tuple[Image, KeyGroup
 
 
 def _empty_changelog(
-    store: StoreId, version: int, id: str, groups: KeyGroups, partitions: int
+    store: StoreId, version: int, id: str, groups: KeyGroups, partitions: int, kind: str
 ) -> bytes:
     owned = len(groups.groups_of(store.partition, partitions))
     header = ChangelogHeader(
@@ -214,7 +219,8 @@ def _empty_changelog(
             scalable=True,
             reason="",
         ),
-        column_families=(),  # the store makes them in the shapes that its operator wants
+        # The one that each store has. It makes the others in the shapes that its operator wants.
+        column_families=(ColumnFamily(DEFAULT_STORE, 0, kind),),
         keys=0,
         group_keys=(0,) * owned if owned <= MOST_GROUP_KEYS else None,
         created_by=f"millpond {__version__}",
