@@ -14,6 +14,8 @@ import millpond
 from millpond import savepoint
 from millpond.cli.main import main
 from millpond.errors import ErrorKind, UnsupportedError
+from millpond.operations.repartition.plan import check_placeable, plan_partitions
+from millpond.query.whole import checkpoint_image
 from millpond.spark.types import Array, Atom, Field, Struct
 from tests.checkpoints import CheckpointBuilder, tree
 from tests.row_checkpoints import RowsBuilder
@@ -64,3 +66,12 @@ def test_a_search_finds_them(built: CheckpointBuilder, capsys: pytest.CaptureFix
     assert '"key":{"k":[102]}' in capsys.readouterr().out
     assert millpond.erase([built.root], key={"k": [102]}).places[0].rows == 1
     assert not millpond.read_state(built.root, keys={"k": [102]}).num_rows
+
+
+def test_an_operator_that_is_left_out_is_none_of_it(built: CheckpointBuilder) -> None:
+    """A fork that dropped the operator was refused because of its keys."""
+    image = checkpoint_image(built.storage, str(built.root), None)
+    new = plan_partitions(image, 3, None)
+    with pytest.raises(UnsupportedError, match="does not know their hash"):
+        check_placeable(image, new)
+    check_placeable(image, new, operators=())

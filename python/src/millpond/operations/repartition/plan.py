@@ -6,7 +6,7 @@ Pure.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from millpond.errors import ErrorKind, FormatError
@@ -82,9 +82,14 @@ def plan_partitions(
     return NewPartitions(count=count, key_groups=groups, ids=ids, single=single)
 
 
-def check_placeable(image: Image, new: NewPartitions) -> None:
+def check_placeable(
+    image: Image, new: NewPartitions, operators: Collection[int] | None = None
+) -> None:
     """Raise UnsupportedError if the key groups change, and the hash of a key's type is not known.
     This asks types alone: whoever writes the rows finds what else there is.
+
+    Args:
+        operators: those that go over; None: all.
     """
     if image.max_parallelism is None or image.key_group_base is None:
         return
@@ -95,7 +100,8 @@ def check_placeable(image: Image, new: NewPartitions) -> None:
     from millpond.state.partitioning import check_types
 
     for op in image.operators:
-        if op.operator in new.single or op.keys == 0:
+        dropped = operators is not None and op.operator not in operators
+        if dropped or op.operator in new.single or op.keys == 0:
             continue
         info = operator_info(image, op.operator)
         for name in info.stores:
