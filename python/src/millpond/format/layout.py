@@ -61,6 +61,7 @@ RUNNING_PREFIX = "millpond/running/"
 COMMAND_PREFIX = "command-"  # of a name below RUNNING_PREFIX
 OPERATORS_PREFIX = "millpond/operators/"
 HISTORY_PREFIX = "millpond/history/"
+SCRATCH_PREFIX = "millpond/scratch/"
 _OF_DRIVER = (RUNNING_PREFIX, HISTORY_PREFIX)
 QUERY_METADATA_KEY = "metadata"
 OFFSETS_DIR = "offsets"
@@ -330,7 +331,7 @@ def pin_key(name: str) -> str:
 
 def scratch_key(name: str) -> str:
     """Return `millpond/scratch/<name>`, for a file that exists only while a command works."""
-    return check_relative(f"{MILLPOND_DIR}/scratch/{name}")
+    return check_relative(f"{SCRATCH_PREFIX}{name}")
 
 
 def table_key(store: StoreId, family: str) -> str:

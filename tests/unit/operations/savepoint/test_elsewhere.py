@@ -231,7 +231,13 @@ class Executors:
     """What Millpond uses of a Spark session. Each task runs in a thread of its own.
 
     Executors share no disk, only a path that all of them have.
+
+    Args:
+        attempts: how often each task runs. The last attempt has the answer.
     """
+
+    def __init__(self, attempts: int = 1) -> None:
+        self._attempts = attempts
 
     def range(self, start: int, end: int, step: int, tasks: int) -> Executors:
         self._numbers = range(start, end, step)
@@ -244,8 +250,10 @@ class Executors:
         assert schema == "job long, answer binary"
 
         def run(number: int) -> list[dict[str, Any]]:
-            batches = function(iter([pa.RecordBatch.from_pydict({"id": [number]})]))
-            return [row for batch in batches for row in batch.to_pylist()]
+            for _ in range(self._attempts):
+                batches = function(iter([pa.RecordBatch.from_pydict({"id": [number]})]))
+                rows = [row for batch in batches for row in batch.to_pylist()]
+            return rows
 
         with ThreadPoolExecutor(4) as pool:
             self._rows = [
@@ -257,14 +265,18 @@ class Executors:
         return self._rows[::-1]
 
 
+@pytest.mark.parametrize("attempts", [1, 2])
 @pytest.mark.parametrize("state", quick_first(["states", None]))
-def test_executors_repartition_on_s3(server: S3Server, tmp_path: Path, state: str | None) -> None:
+def test_executors_repartition_on_s3(
+    server: S3Server, tmp_path: Path, state: str | None, attempts: int
+) -> None:
     """Executors share no folder.
 
-    Blocks of rows go through the storage of the target, and are gone in the end.
+    Blocks of rows go through the storage of the target, and are gone in the end. Those of a task
+    that ran twice were not.
     """
     built = RowsBuilder(tmp_path / "checkpoint", spark_format=2).build()
-    bucket, spark = f"s3://{server.bucket()}", Executors()
+    bucket, spark = f"s3://{server.bucket()}", Executors(attempts)
     tables = f"{bucket}/tables"
     savepoint.create(built.root, tables, format="canonical", spark=spark)
     assert savepoint.verify(tables, spark=spark).ok

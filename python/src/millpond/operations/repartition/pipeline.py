@@ -160,6 +160,9 @@ def write_changelogs(
             written[key] = size_bytes
             _remove(shared, target, parts)
             step(done)
+    if shared.folder is None:
+        # Spark may repeat a task. An attempt whose answer nobody got has left its blocks.
+        target.storage.delete([info.key for info in target.storage.list(layout.SCRATCH_PREFIX)])
     return written
 
 
