@@ -14,6 +14,8 @@ import millpond
 from millpond import savepoint
 from millpond.cli.main import main
 from millpond.errors import ErrorKind, UnsupportedError
+from millpond.model.ids import StoreId
+from millpond.model.key_groups import KeyGroups
 from millpond.operations.repartition.plan import check_placeable, plan_partitions
 from millpond.query.whole import checkpoint_image
 from millpond.spark.types import Array, Atom, Field, Struct
@@ -75,3 +77,24 @@ def test_an_operator_that_is_left_out_is_none_of_it(built: CheckpointBuilder) ->
     with pytest.raises(UnsupportedError, match="does not know their hash"):
         check_placeable(image, new)
     check_placeable(image, new, operators=())
+
+
+class _LastSlots(_Builder):
+    def key(self, store: StoreId, version: int) -> bytes:
+        slot = self.groups.slot_ranges(store.partition, self.partitions)[0][1] - 1
+        return slot.to_bytes(2, "big") + super().key(store, version)[2:]
+
+
+def test_the_last_of_all_slots_is_that_of_a_key_group(tmp_path: Path) -> None:
+    """It has the number of the reserved slot. So its rows had no key group."""
+    built = _LastSlots(
+        tmp_path / "query", partitions=4, groups=KeyGroups(65_536, 4), spark_format=2
+    ).build(snapshots=())
+
+    def keys(place: Path) -> list[list[int]]:
+        return sorted(row["key"]["k"] for row in millpond.read_state(place).to_pylist())
+
+    savepoint.create(built.root, tmp_path / "saved", format="canonical")
+    savepoint.restore(tmp_path / "saved", tmp_path / "restored")
+    savepoint.fork(built.root, tmp_path / "forked", partitions=8)
+    assert keys(tmp_path / "restored") == keys(tmp_path / "forked") == keys(built.root)

@@ -60,6 +60,15 @@ class RowSource(Protocol):
         """
 
 
+def leading_group(slot: int, groups: KeyGroups) -> int:
+    """Return the key group of a slot that leads a key; `UNKNOWN_GROUP`: it is the reserved one, and
+    that of no group.
+    """
+    if slot == RESERVED_SLOT and slot >= groups.max_parallelism:
+        return UNKNOWN_GROUP
+    return groups.group(slot)
+
+
 class _Places(dict[bytes, tuple[int, int]]):
     """First bytes of a physical key -> column family, key group."""
 
@@ -69,7 +78,7 @@ class _Places(dict[bytes, tuple[int, int]]):
 
     def __missing__(self, prefix: bytes) -> tuple[int, int]:
         slot, number = int.from_bytes(prefix[:2], "big"), int.from_bytes(prefix[2:], "big")
-        place = (number, UNKNOWN_GROUP if slot == RESERVED_SLOT else self._groups.group(slot))
+        place = (number, leading_group(slot, self._groups))
         self[prefix] = place
         return place
 

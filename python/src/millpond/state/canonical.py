@@ -29,7 +29,7 @@ from millpond.format import layout
 from millpond.format.checksums import file_crc32
 from millpond.local.scratch import scratch_directory
 from millpond.model.ids import StoreId
-from millpond.model.json_fields import RESERVED_SLOT, ColumnFamily
+from millpond.model.json_fields import ColumnFamily
 from millpond.model.key_groups import KeyGroups
 from millpond.model.partition_keys import PartitionKeyRule
 from millpond.query.image import Image, operator_info
@@ -40,6 +40,7 @@ from millpond.query.row_source import (
     NativeRows,
     Rows,
     StoreRows,
+    leading_group,
 )
 from millpond.rows.arrow_types import struct_type
 from millpond.rows.chunks import row_batches
@@ -131,11 +132,9 @@ def parts(source: NativeRows, store: StoreRows) -> Iterator[Part]:
 
 
 def _groups(slots: Any, groups: KeyGroups) -> Any:
-    """Return the key group of each slot; -1 for the reserved slot."""
+    """Return the key group of each slot; -1: that of no group."""
     found, which = np.unique(slots, return_inverse=True)
-    known = [
-        UNKNOWN_GROUP if slot == RESERVED_SLOT else groups.group(slot) for slot in found.tolist()
-    ]
+    known = [leading_group(slot, groups) for slot in found.tolist()]
     return np.array(known, dtype=np.int32)[which]
 
 
