@@ -119,6 +119,27 @@ def _totals(run: Run) -> list[list[int]]:
     return [[op["numRowsTotal"] for op in operators] for operators in run.state.values()]
 
 
+@pytest.mark.spark
+def test_keys_that_lie_by_a_collation_stay_where_they_are(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """In one partition no key was in a wrong one, so the state was rescaled. Then Spark looked for
+    keys where their bytes did not put them.
+    """
+    case, run = named("row-collated-keys"), Run(tmp_path / "run")
+    ((schema, batches),) = case.inputs
+    source = Input(tmp_path / "input", schema)
+    source.add(batches[0])
+    shared = {**case.conf, _FORMAT: str(case.checkpoint_format)}
+    conf = {_PROVIDER: MILLPOND, **shared, _PARTITIONS: "1"}
+    build = case.build([source.stream(spark)])
+    finish(start(spark, build, run, output_mode=case.mode, conf=conf), run)
+    assert _partitions(run.checkpoint) == 1 and any(run.rows.values())
+    with pytest.raises(MillpondError, match="by a text's collation") as caught:
+        rescale(open_storage(str(run.checkpoint)), "it", 4)
+    assert caught.value.kind is ErrorKind.STORE_UNSCALABLE
+
+
 # ---- rescales of a running query, and killed rescales
 
 _RATE = {"rowsPerBatch": 100}

@@ -7,6 +7,7 @@ import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.encoders.ExpressionEncoder
 import org.apache.spark.sql.catalyst.expressions.Attribute
 import org.apache.spark.sql.catalyst.types.DataTypeUtils
+import org.apache.spark.sql.catalyst.util.UnsafeRowUtils
 import org.apache.spark.sql.execution.SparkPlan
 import org.apache.spark.sql.execution.python.PythonRowsAccess
 import org.apache.spark.sql.execution.python.streaming.TransformWithStateInPySparkExec
@@ -23,11 +24,12 @@ import org.apache.spark.sql.execution.streaming.state.{
   NoPrefixKeyStateEncoderSpec, StateStore, StateStoreConf, StateStoreId, StateStoreOps,
   StateStoreProviderId
 }
-import org.apache.spark.sql.millpond.base.{LimitedReads, SparkCompatibility}
+import org.apache.spark.sql.millpond.base.{CollatedKeys, LimitedReads, SparkCompatibility}
 import org.apache.spark.sql.millpond.transport.{
   BulkMetrics, BulkOperator, BulkRows, SteppedAside
 }
 import org.apache.spark.sql.streaming.TimeMode
+import org.apache.spark.sql.types.{BinaryType, StructType}
 import org.apache.spark.util.{CompletionIterator, SerializableConfiguration}
 
 /** The node of Python's API without the check of the provider; see [[TransformWithStateNodes]]. Its
@@ -56,6 +58,11 @@ private[driver] final class PythonNode(
   def this(t: TransformWithStateInPySparkExec) = this(t, t.child, t.initialState)
 
   override def validateStateStoreProvider(isStreaming: Boolean): Unit = ()
+  override protected val schemaForKeyRow: StructType = {
+    val ofSpark = new StructType().add("key", BinaryType)
+    if (groupingAttributes.forall(a => UnsafeRowUtils.isBinaryStable(a.dataType))) ofSpark
+    else CollatedKeys.marked(ofSpark)
+  }
   // Spark's own would make a node of its class first. That resolves an encoder, and this happens
   // several times a batch.
   override protected def withNewChildrenInternal(

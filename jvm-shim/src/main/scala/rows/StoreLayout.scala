@@ -20,7 +20,7 @@ final class StoreLayout(val groups: KeyGroups, val partitions: Int, val partitio
   def scalable: Boolean = reason == null
   def unscalableReason: String = if (reason == null) "" else reason
 
-  /** Mark a store whose files say that it has a key in the wrong place. */
+  /** Mark a store that has a key in the wrong place, as its files say, or may have one. */
   def mark(why: String): Unit = if (reason == null && why.nonEmpty) reason = why
 
   /** The slot of a key group. */
@@ -48,4 +48,11 @@ final class StoreLayout(val groups: KeyGroups, val partitions: Int, val partitio
       .put("scalable", scalable).put("reason", unscalableReason)
     ()
   }
+}
+
+object StoreLayout {
+  /** The reason to mark a store whose keys Spark placed by a text's collation. In one partition no
+    * key is in a wrong one, so the keys themselves do not tell. */
+  val Collated: String = "a key of key group ? may be in any partition: Spark did not place it " +
+    "by the key that Millpond assumes, but by a text's collation"
 }
