@@ -16,8 +16,6 @@ from millpond.cli.main import main
 from millpond.errors import ErrorKind, UnsupportedError
 from millpond.model.ids import StoreId
 from millpond.model.key_groups import KeyGroups
-from millpond.operations.repartition.plan import check_placeable, plan_partitions
-from millpond.query.whole import checkpoint_image
 from millpond.spark.types import Array, Atom, Field, Struct
 from tests.checkpoints import CheckpointBuilder, tree
 from tests.row_checkpoints import RowsBuilder
@@ -70,13 +68,14 @@ def test_a_search_finds_them(built: CheckpointBuilder, capsys: pytest.CaptureFix
     assert not millpond.read_state(built.root, keys={"k": [102]}).num_rows
 
 
-def test_an_operator_that_is_left_out_is_none_of_it(built: CheckpointBuilder) -> None:
+def test_an_operator_that_is_left_out_is_none_of_it(
+    built: CheckpointBuilder, tmp_path: Path
+) -> None:
     """A fork that dropped the operator was refused because of its keys."""
-    image = checkpoint_image(built.storage, str(built.root), None)
-    new = plan_partitions(image, 3, None)
     with pytest.raises(UnsupportedError, match="does not know their hash"):
-        check_placeable(image, new)
-    check_placeable(image, new, operators=())
+        savepoint.fork(built.root, tmp_path / "fork", partitions=3)
+    report = savepoint.fork(built.root, tmp_path / "fork", partitions=3, drop_operators=[0])
+    assert (report.partitions, report.dropped) == (3, (0,))
 
 
 class _LastSlots(_Builder):

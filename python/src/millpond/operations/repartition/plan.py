@@ -82,14 +82,12 @@ def plan_partitions(
     return NewPartitions(count=count, key_groups=groups, ids=ids, single=single)
 
 
-def check_placeable(
-    image: Image, new: NewPartitions, operators: Collection[int] | None = None
-) -> None:
+def check_placeable(image: Image, new: NewPartitions, operators: Collection[int]) -> None:
     """Raise UnsupportedError if the key groups change, and the hash of a key's type is not known.
     This asks types alone: whoever writes the rows finds what else there is.
 
     Args:
-        operators: those that go over; None: all.
+        operators: those that go over.
     """
     if image.max_parallelism is None or image.key_group_base is None:
         return
@@ -100,8 +98,7 @@ def check_placeable(
     from millpond.state.partitioning import check_types
 
     for op in image.operators:
-        dropped = operators is not None and op.operator not in operators
-        if dropped or op.operator in new.single or op.keys == 0:
+        if op.operator not in operators or op.operator in new.single or op.keys == 0:
             continue
         info = operator_info(image, op.operator)
         for name in info.stores:

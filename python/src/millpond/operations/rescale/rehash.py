@@ -90,7 +90,7 @@ def plan_rehash(
         stores = sum(1 for op in image.operators for _ in op.stores)
         processes = max(1, min(process_count(), state_bytes // BYTES_PER_PROCESS, stores))
     new = plan_partitions(image, partitions, max_parallelism)
-    check_placeable(image, new)
+    check_placeable(image, new, {op.operator for op in image.operators})
     return Rehash(image=image, new=new, processes=processes, state_bytes=state_bytes)
 
 

@@ -97,7 +97,7 @@ def plan_image(origin: Origin, new_root: str, changes: Changes, *, dry_run: bool
     new = None
     if origin.canonical or changes.repartitions(image):
         new = plan_partitions(image, changes.partitions, changes.max_parallelism)
-        check_placeable(image, new)
+        check_placeable(image, new, numbers)
         if dry_run:
             list(plan_repartition(origin.rows, image, new, numbers).writers())
     planned = restored(
