@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,8 @@ from pyspark.sql import SparkSession
 from integration.cases import EVENTS
 from integration.depth import quick_first
 from integration.harness import Harness, Schema, millponds_own, short_conf
-from integration.jvm import MILLPOND, REPO
+from integration.jvm import MILLPOND, REPO, compile_harness
+from integration.peers.loopback import write_site
 from integration.peers.refusals import Query
 from integration.processes import wait_until
 from integration.store_model import as_state, write_spark_metadata
@@ -34,23 +36,36 @@ from millpond.testing.storage_contract import StorageContract
 pytestmark = [pytest.mark.spark, millponds_own]
 
 
+# Hadoop keeps one file system for each authority, with its first settings.
 _numbers = itertools.count()
+_DISK = "org.apache.spark.sql.millpond.testing.ObjectDisk"
+Opened = Callable[[str, dict[str, str]], HadoopStorage]
+
+
+@pytest.fixture
+def opened(spark: SparkSession) -> Opened:
+    """Return what opens a root with these settings of Hadoop's, by the session's JVM."""
+    jvm: Any = spark.sparkContext._jvm
+    files = jvm.org.apache.spark.sql.millpond.agent.HadoopFiles
+
+    def open_it(root: str, settings: dict[str, str]) -> HadoopStorage:
+        conf = jvm.org.apache.hadoop.conf.Configuration(
+            spark.sparkContext._jsc.hadoopConfiguration()
+        )
+        for name, value in settings.items():
+            conf.set(name, value)
+        files.remember(root, conf)
+        return HadoopStorage(parse_root(root), files=files.call)
+
+    return open_it
 
 
 class TestHadoopStorage(StorageContract):
     @pytest.fixture
-    def storage(self, spark: SparkSession, tmp_path: Path) -> Storage:
-        jvm: Any = spark.sparkContext._jvm
-        files = jvm.org.apache.spark.sql.millpond.agent.HadoopFiles
-        conf = jvm.org.apache.hadoop.conf.Configuration(
-            spark.sparkContext._jsc.hadoopConfiguration()
-        )
-        # Hadoop keeps one file system for each authority, with its first mounts.
+    def storage(self, opened: Opened, tmp_path: Path) -> Storage:
         authority = f"pond{next(_numbers)}"
-        conf.set(f"fs.viewfs.mounttable.{authority}.link./data", f"file://{tmp_path}")
-        root = f"viewfs://{authority}/data/the checkpoint % of it"
-        files.remember(root, conf)
-        return HadoopStorage(parse_root(root), files=files.call)
+        mount = {f"fs.viewfs.mounttable.{authority}.link./data": f"file://{tmp_path}"}
+        return opened(f"viewfs://{authority}/data/the checkpoint % of it", mount)
 
     def test_readers_never_see_a_part(self, storage: Storage) -> None:
         """Skip this test: Hadoop's local file system deletes before it renames. HDFS does not."""
@@ -70,12 +85,13 @@ class TestStorageOfACommand(StorageContract):
     @classmethod
     def mounted(cls, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         conf, data = tmp_path_factory.mktemp("conf"), tmp_path_factory.mktemp("data")
-        (conf / "core-site.xml").write_text(
-            "<configuration><property><name>fs.viewfs.mounttable.own.link./data</name>"
-            f"<value>file://{data}</value></property></configuration>"
+        mount = {"fs.viewfs.mounttable.own.link./data": f"file://{data}"}
+        write_site(
+            conf / "core-site.xml", {**mount, "fs.pond.impl": _DISK, "millpond.test.files": "50000"}
         )
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("HADOOP_CONF_DIR", str(conf))
+            patch.setenv("SPARK_DIST_CLASSPATH", str(compile_harness()))
             patch.setattr(hadoop_jvm, "running_class", lambda name: None)
             patch.setattr(hadoop_jvm, "_running", None)
             yield data
@@ -112,6 +128,30 @@ class TestStorageOfACommand(StorageContract):
         assert (
             caught.value.kind is ErrorKind.STORAGE_UNAVAILABLE and "SPARK_HOME" in caught.value.hint
         )
+
+    def test_more_files_than_the_heap_has_room_for(
+        self, mounted: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The call fails, and says what helps. It waited for an answer for ever."""
+        storage = open_storage(f"pond://crowd{mounted}")
+        assert len(list(storage.list(""))) == 50_000
+        monkeypatch.setattr(hadoop_jvm, "_running", None)
+        monkeypatch.setattr(hadoop_jvm, "_HEAP", {"spark.driver.memory": "40m"})
+        # shortly before its end a JVM only collects garbage, by default for long
+        monkeypatch.setenv("_JAVA_OPTIONS", "-XX:GCTimeLimit=50 -XX:GCHeapFreeLimit=20")
+        with ThreadPoolExecutor(1) as pool:
+            listing = pool.submit(storage.list, "")
+            try:
+                with pytest.raises(UnavailableError, match="OutOfMemoryError") as caught:
+                    listing.result(timeout=120)
+            finally:
+                assert hadoop_jvm._running is not None
+                hadoop_jvm._running._process.kill()
+        assert caught.value.kind is ErrorKind.STORAGE_UNAVAILABLE
+        (option,) = re.findall(r"_JAVA_OPTIONS=(\S+)", caught.value.hint)
+        monkeypatch.setenv("_JAVA_OPTIONS", option)
+        assert len(list(storage.list(""))) == 50_000
+        hadoop_jvm._running._end()
 
 
 @pytest.mark.parametrize("checkpoint_format", quick_first([1, 2]))

@@ -24,6 +24,11 @@ from millpond.errors import ErrorKind, UnavailableError
 _FILES = "org.apache.spark.sql.millpond.agent.HadoopFiles"
 _MAIN = "org.apache.spark.sql.millpond.agent.FilesMain"
 _HEAP = {"spark.driver.memory": "256m"}  # bytes pass through in small pieces
+_NO_MEMORY = 3  # exit code of FilesMain.scala
+_MEMORY_HINT = (
+    "What it lists does not fit into its memory. Run the command again with _JAVA_OPTIONS=-Xmx2g in"
+    " its environment."
+)
 _TAIL_BYTES = 2000
 _END_S = 15.0
 
@@ -109,10 +114,11 @@ class _Jvm:
         self._log.seek(max(0, size - _TAIL_BYTES))
         said = self._log.read().decode("utf-8", "replace").strip()
         code = self._process.returncode
+        hint = "Run the command again. If the same happens, check JAVA_HOME and SPARK_HOME."
         return UnavailableError(
             f"the JVM that moves the files ended with exit code {code}: {said}",
             kind=ErrorKind.STORAGE_UNAVAILABLE,
-            hint="Run the command again. If the same happens, check JAVA_HOME and SPARK_HOME.",
+            hint=_MEMORY_HINT if code == _NO_MEMORY else hint,
         )
 
     def _end(self) -> None:

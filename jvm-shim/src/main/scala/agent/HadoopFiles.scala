@@ -6,7 +6,6 @@ import java.nio.file.Files
 import java.util.concurrent.ConcurrentHashMap
 
 import scala.annotation.tailrec
-import scala.collection.mutable
 import scala.util.control.NonFatal
 
 import com.fasterxml.jackson.databind.JsonNode
@@ -128,9 +127,7 @@ private[millpond] object HadoopFiles {
         get(fs, path, new File(r.get("local").asText), r.path("start").asLong(0L),
           r.path("length").asLong(Long.MaxValue))
       case "stat" => describe(fs.getFileStatus(path), out)
-      case "list" =>
-        val found = out.putArray("files")
-        listed(fs, path, MostListings).foreach(describe(_, found.addObject()))
+      case "list" => list(fs, path, out, MostListings)
       case "delete" =>
         r.get("paths").elements.forEachRemaining { p =>
           val doomed = new Path(p.asText)
@@ -141,22 +138,24 @@ private[millpond] object HadoopFiles {
     out
   }
 
-  /** All files below a folder, which may be absent. If one of its folders was deleted meanwhile,
-    * the listing lacks more than that: it is made anew. */
-  @tailrec private def listed(fs: FileSystem, path: Path, left: Int): Seq[FileStatus] = {
-    val found = mutable.Buffer.empty[FileStatus]
+  /** Puts all files below a folder, which may be absent, into `out`. If one of its folders was
+    * deleted meanwhile, the listing lacks more than that: it is made anew. Of each file it keeps
+    * what is answered: a status may have all places of all blocks. */
+  @tailrec private def list(fs: FileSystem, path: Path, out: ObjectNode, left: Int): Unit = {
+    val found = out.putArray("files")
     val isWhole =
       try {
         val files = fs.listFiles(path, true)
         while (files.hasNext) {
           val status = files.next()
-          if (status.isFile) found += status
+          if (status.isFile) describe(status, found.addObject())
         }
         true
       } catch { case NotThere() if left > 0 => false }
-    if (isWhole) found.toSeq
-    else if (!isThere(fs, path)) Nil
-    else listed(fs, path, left - 1)
+    if (!isWhole) {
+      if (isThere(fs, path)) list(fs, path, out, left - 1)
+      else found.removeAll(): Unit
+    }
   }
 
   private def isThere(fs: FileSystem, path: Path): Boolean =
