@@ -27,10 +27,14 @@ from integration.peers.refusals import Query
 from integration.processes import wait_until
 from integration.store_model import as_state, write_spark_metadata
 from integration.streams import Input
-from millpond.errors import ErrorKind, UnavailableError
+from millpond.errors import ErrorKind, MillpondError, UnavailableError
+from millpond.format import layout
 from millpond.format.roots import parse_root
-from millpond.storage import Storage, hadoop_jvm, open_storage
+from millpond.operations.take_over import take_over
+from millpond.storage import LocalStorage, Storage, hadoop_jvm, is_there, open_storage
 from millpond.storage.hadoop import HadoopStorage
+from millpond.storage.owner import owner_record, read_owner
+from millpond.storage.place import place_record
 from millpond.testing.storage_contract import StorageContract
 
 pytestmark = [pytest.mark.spark, millponds_own]
@@ -152,6 +156,27 @@ class TestStorageOfACommand(StorageContract):
         monkeypatch.setenv("_JAVA_OPTIONS", option)
         assert len(list(storage.list(""))) == 50_000
         hadoop_jvm._running._end()
+
+
+def test_without_its_key_file_a_file_system_says_nothing_of_a_file(
+    opened: Opened, tmp_path: Path
+) -> None:
+    """Java has one exception for both. A take-over would say that the old owner is gone."""
+    owner, key, state = f"gs://bucket{next(_numbers)}/ckpt", tmp_path / "key.json", tmp_path / "s"
+    storage = opened(owner, {"fs.gs.impl": _DISK, "millpond.test.key": str(key)})
+    for call in (storage.read, storage.stat, lambda name: is_there(storage, name)):
+        with pytest.raises(MillpondError, match=re.escape(f"{key} (No such file")) as caught:
+            call("a")
+        assert caught.value.kind is ErrorKind.STORAGE_DENIED and "key file" in caught.value.hint
+    copy, there = LocalStorage(str(tmp_path / "copy")), LocalStorage(str(state))
+    copy.put_bytes(layout.QUERY_METADATA_KEY, b"{}")
+    copy.put_bytes(layout.STORAGE_KEY, place_record(str(state)))
+    there.put_bytes(layout.OWNER_KEY, owner_record(owner))
+    with pytest.raises(MillpondError, match=r"cannot be looked at") as caught:
+        take_over(tmp_path / "copy")
+    assert caught.value.kind is ErrorKind.STATE_OWNED and read_owner(there) == owner
+    key.touch()
+    assert not is_there(storage, "a") and take_over(tmp_path / "copy").before == owner
 
 
 @pytest.mark.parametrize("checkpoint_format", quick_first([1, 2]))

@@ -154,6 +154,20 @@ def test_errors_of_the_jvm(name: str, message: str, kind: ErrorKind) -> None:
         ),
         (
             "gs://bucket/x",
+            "UnopenedFileSystemException",
+            "/key.json (Permission denied)",
+            ErrorKind.STORAGE_DENIED,
+            "key file",
+        ),
+        (
+            "hdfs://host/x",
+            "UnopenedFileSystemException",
+            "/keytab (No such file or directory)",
+            ErrorKind.STORAGE_UNAVAILABLE,
+            "name a file",
+        ),
+        (
+            "gs://bucket/x",
             "NumberFormatException",
             'For input string: "64m"',
             ErrorKind.STORAGE_MISCONFIGURED,

@@ -68,6 +68,8 @@ DISK_HINT = (
 )
 # Java calls these failures a FileNotFoundException too. The file may well be there.
 _UNOPENED = ("(Too many open files", "(Input/output error)")
+# HadoopFiles.scala: opening the file system, Hadoop's client did not find a file of its own.
+_UNOPENED_SYSTEM = "UnopenedFileSystemException"
 # The classes of the JVM's exceptions for a jar that is missing, or for another Hadoop.
 _NO_CONNECTOR = (
     "UnsupportedFileSystemException",
@@ -109,6 +111,8 @@ _HINTS = {
     "BlockMissingException": _NO_DATA_NODE,
     "(Too many open files": _FILES_HINT,
     "All datanodes": _NO_DATA_NODE,
+    _UNOPENED_SYSTEM: "Hadoop's settings name a file that is not there, or that this user may not"
+    " read. Correct them, then restart the query.",
 }
 
 
@@ -125,7 +129,9 @@ def error_of(what: str, name: str, message: str) -> MillpondError:
         return _local_error(text, message)
     if any(sign in message for sign in _NO_CONTAINER) or _NO_BUCKET in message:
         return InvalidInputError(text, kind=ErrorKind.STORAGE_BUCKET_MISSING)
-    if " gs://" in what and any(sign in message for sign in _GOOGLE_DENIES):
+    if " gs://" in what and (
+        name == _UNOPENED_SYSTEM or any(sign in message for sign in _GOOGLE_DENIES)
+    ):
         return UnavailableError(text, kind=ErrorKind.STORAGE_DENIED, hint=_GOOGLE_KEY)
     if " abfs" in what and ("AccessDenied" in name or any(sign in text for sign in _NO_KEY)):
         return UnavailableError(text, kind=ErrorKind.STORAGE_DENIED, hint=_AZURE_KEY)

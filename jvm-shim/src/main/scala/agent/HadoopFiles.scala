@@ -78,6 +78,15 @@ private[millpond] object HadoopFiles {
     try work
     catch { case e: IOException => throw new LocalFileException(e) }
 
+  /** What a file system could not find when it was opened, such as its key file, is no file in it.
+    */
+  private final class UnopenedFileSystemException(cause: Throwable)
+      extends IOException(cause.getMessage, cause)
+
+  private def fileSystemOf(path: Path, conf: Configuration): FileSystem =
+    try path.getFileSystem(conf)
+    catch { case e @ NotThere() => throw new UnopenedFileSystemException(e) }
+
   /** A file or one of its parents is absent. If a parent is a file, HDFS says that access is
     * denied. */
   private object NotThere {
@@ -117,7 +126,7 @@ private[millpond] object HadoopFiles {
   private def run(method: String, r: JsonNode): ObjectNode = {
     val path = new Path(r.get("path").asText)
     val conf = confOf(path)
-    val fs = path.getFileSystem(conf)
+    val fs = fileSystemOf(path, conf)
     val out = Json.obj()
     method match {
       case "put" =>
