@@ -179,6 +179,35 @@ def test_without_its_key_file_a_file_system_says_nothing_of_a_file(
     assert not is_there(storage, "a") and take_over(tmp_path / "copy").before == owner
 
 
+@pytest.mark.parametrize("abstract", [False, True])
+def test_a_file_that_is_deleted_to_be_replaced_is_not_lost(
+    opened: Opened, tmp_path: Path, abstract: bool
+) -> None:
+    """The rename after the deletion fails, once or again. What it was to name was deleted too."""
+    settings = {"fs.pond.impl": _DISK}
+    if abstract:  # Hadoop's AbstractFileSystem, as ABFS has it
+        settings["fs.AbstractFileSystem.pond.impl"] = f"{_DISK}Context"
+
+    def with_old_file(failing: int) -> HadoopStorage:
+        root = f"pond://lake{next(_numbers)}{tmp_path}/{failing}"
+        storage = opened(root, {**settings, "millpond.test.failing": str(failing)})
+        storage.put_bytes("a", b"old")
+        return storage
+
+    once = with_old_file(1)
+    once.put_bytes("a", b"new")
+    assert once.read("a") == b"new"
+    assert [path.name for path in (tmp_path / "1").iterdir()] == ["a"]
+    again = with_old_file(2)
+    with pytest.raises(UnavailableError, match="the rename fails") as caught:
+        again.put_bytes("a", b"new")
+    assert caught.value.kind is ErrorKind.STORAGE_UNAVAILABLE
+    (kept,) = (tmp_path / "2").iterdir()
+    assert kept.read_bytes() == b"new" and f"is kept in {again._uri(kept.name)}" in str(
+        caught.value
+    )
+
+
 @pytest.mark.parametrize("checkpoint_format", quick_first([1, 2]))
 def test_a_store(harness: Harness, tmp_path: Path, checkpoint_format: int) -> None:
     write_spark_metadata(

@@ -71,10 +71,11 @@ _TAIL = """
 Behind the answers:
 
 - ABFS has no request that replaces a file by another: the old one is deleted, then the new one is
-  renamed. A reader in between finds no file, and a process that is killed in between leaves none.
-  Millpond writes nearly all files once. It replaces the pin of a savepoint that is being made, what
-  a task repeats under Spark's first checkpoint format (a changelog, a manifest), and small files
-  that it can do without.
+  renamed. A reader in between finds no file. A process that is killed in between leaves the new one
+  alone, under the name of a staging file (`.staging-…`). So does a rename that fails twice, and the
+  error names that file. Millpond writes nearly all files once. It replaces the pin of a savepoint
+  that is being made, what a task repeats under Spark's first checkpoint format (a changelog, a
+  manifest), and small files that it can do without.
 - Azurite has no DFS endpoint, which ABFS uses for accounts with folders. So ABFS speaks to its Blob
   endpoint (`fs.azure.fns.account.service.type=BLOB`), as for accounts without. Hadoop 3.5 has no
   WASB any more: "WASB Driver using wasb(s) schema is no longer supported".

@@ -119,6 +119,7 @@ private[millpond] object HadoopFiles {
   private def nameOf(e: Throwable): String =
     e match {
       case NotThere() => classOf[FileNotFoundException].getSimpleName
+      case lost: NotReplacedException => nameOf(lost.getCause)
       case remote: RemoteException => remote.getClassName.split("[.$]").last
       case _ => e.getClass.getSimpleName
     }
@@ -234,8 +235,9 @@ private[millpond] object HadoopFiles {
         // Some file systems check and then rename, in two steps: only one task of this
         // JVM may do so at a time.
         if (ifAbsent) creating.synchronized(rename(fs, conf, staging, target, replace = false))
-        else rename(fs, conf, staging, target, replace = true)
+        else replace(fs, conf, staging, target)
       } catch {
+        case e: NotReplacedException => throw e
         case NonFatal(e) =>
           // Some say only that the rename failed. What was not renamed is still there.
           val lost =
@@ -248,6 +250,24 @@ private[millpond] object HadoopFiles {
       }
     }
   }
+
+  /** The old file may be gone, so the new one stays. This counts as its cause. */
+  private final class NotReplacedException(staging: Path, target: Path, cause: Throwable)
+      extends IOException(s"the new content of $target is kept in $staging", cause)
+
+  /** Where that is a deletion and then a rename, the rename may fail alone. Then `staging` is the
+    * only copy. */
+  private def replace(fs: FileSystem, conf: Configuration, staging: Path, target: Path): Unit =
+    try rename(fs, conf, staging, target, replace = true)
+    catch {
+      case NonFatal(e) =>
+        val mayBeGone =
+          try !isThere(fs, target)
+          catch { case NonFatal(_) => true }
+        if (!mayBeGone) throw e
+        try rename(fs, conf, staging, target, replace = true)
+        catch { case NonFatal(again) => throw new NotReplacedException(staging, target, again) }
+    }
 
   /** On GCS a file appears whole when its stream is closed, if it has not changed since its
     * creation here. A rename would copy it and delete it, and would delete the old file before. */
