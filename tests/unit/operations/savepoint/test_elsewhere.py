@@ -213,6 +213,48 @@ def test_a_killed_deletion_is_finished_by_the_next(
     assert caught.value.kind is ErrorKind.NOT_A_SAVEPOINT
 
 
+@pytest.mark.parametrize("deletions", [1, 2, 5, None])
+def test_what_a_failed_command_could_not_delete_stays_claimed(
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, deletions: int | None
+) -> None:
+    """Without the claim a query would begin at batch 0 above a part of the state.
+
+    The process is killed after some deletions, one at a time as on HDFS. None: nothing can be
+    listed.
+    """
+    built = CheckpointBuilder(tmp_path / "checkpoint", spark_format=2).build()
+    new = f"s3://{server.bucket()}/new"
+    put, delete, left = S3Storage.put_bytes, S3Storage.delete, deletions
+
+    def failed(*_: object) -> Any:
+        raise MillpondError("full", kind=ErrorKind.STORAGE_UNAVAILABLE)
+
+    with monkeypatch.context() as patch:
+
+        def put_bytes(self: S3Storage, key: str, data: bytes, *, if_absent: bool = False) -> None:
+            if key.startswith("commits/"):
+                if left is None:
+                    patch.setattr(S3Storage, "list", failed)
+                failed()
+            put(self, key, data, if_absent=if_absent)
+
+        def one_by_one(self: S3Storage, keys: Any) -> None:
+            nonlocal left
+            for key in keys:
+                if left == 0:
+                    raise KeyboardInterrupt
+                left = None if left is None else left - 1
+                delete(self, [key])
+
+        patch.setattr(S3Storage, "put_bytes", put_bytes)
+        patch.setattr(S3Storage, "delete", one_by_one)
+        with pytest.raises((KeyboardInterrupt, MillpondError)):
+            savepoint.fork(built.root, new)
+    storage = open_storage(new)
+    keys = {info.key for info in storage.list("")}
+    assert any(key.startswith("state/") for key in keys) and layout.CLAIM_KEY in keys
+
+
 def test_keep_finishes_what_a_killed_run_deleted(
     server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -178,18 +178,19 @@ def _claiming(storage: Storage, root: str) -> Iterator[Storage]:
         storage.put_bytes(layout.CLAIM_KEY, uuid.uuid4().hex.encode(), if_absent=True)
     except ConflictError as e:
         raise _claimed(root) from e
-    mine = [layout.CLAIM_KEY]
     try:
         # Another writer may have begun and ended since `check_vacant`.
         if any(info.key != layout.CLAIM_KEY for info in storage.list("")):
             raise InvalidInputError(f"{root} is not empty", kind=ErrorKind.TARGET_NOT_EMPTY)
-        try:
-            yield storage
-        except BaseException:
-            mine += [info.key for info in storage.list("")]
-            raise
-    finally:
-        storage.delete(mine)
+    except BaseException:
+        storage.delete([layout.CLAIM_KEY])
+        raise
+    try:
+        yield storage
+    except BaseException:
+        empty(storage)
+        raise
+    storage.delete([layout.CLAIM_KEY])
 
 
 @contextmanager
@@ -201,8 +202,11 @@ def _emptied(storage: Storage) -> Iterator[None]:
 
 
 def empty(storage: Storage) -> None:
-    """Delete all that is in `storage`."""
-    storage.delete([info.key for info in storage.list("")])
+    """Delete all that is in `storage`, a claim last: without it a part might pass for the whole."""
+    keys = [info.key for info in storage.list("")]
+    storage.delete([key for key in keys if key != layout.CLAIM_KEY])
+    if layout.CLAIM_KEY in keys:
+        storage.delete([layout.CLAIM_KEY])
 
 
 @contextmanager
