@@ -165,8 +165,12 @@ class _Handler(BaseHTTPRequestHandler):
         parts = []
         for number, path in enumerate(re.findall(rb"DELETE ([^ ?]+)\S* HTTP", body)):
             name = unquote(path.decode()).split("/", 3)[3]
-            found = self.azure.blobs.pop(name, None) is not None
-            said = "202 Accepted\r\n" if found else "404 No\r\nx-ms-error-code: BlobNotFound\r\n"
+            refused = self.azure.fault("DELETE", name)
+            if refused is None and self.azure.blobs.pop(name, None) is None:
+                refused = 404, "BlobNotFound"
+            said = "202 Accepted\r\n"
+            if refused is not None:
+                said = f"{refused[0]} No\r\nx-ms-error-code: {refused[1]}\r\n"
             parts.append(
                 "--batch\r\nContent-Type: application/http\r\n"
                 f"Content-ID: {number}\r\n\r\nHTTP/1.1 {said}x-ms-request-id: 1\r\n\r\n"

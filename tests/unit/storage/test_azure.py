@@ -160,6 +160,28 @@ def test_many_deletions_are_one_request(storage: Storage, server: AzureServer) -
     assert server.blobs == {} and len(server.requests) == 2
 
 
+def test_a_deletion_that_is_refused(storage: Storage, server: AzureServer) -> None:
+    """The answer to the request of many is good: one of the answers in it refuses."""
+    storage.put_bytes("a", b"")
+    server.fault = lambda method, name: (403, "Denied") if method == "DELETE" else None
+    with pytest.raises(MillpondError, match=r"delete http.*: 403 ") as caught:
+        storage.delete(["a"])
+    assert caught.value.kind is ErrorKind.STORAGE_DENIED
+    assert "fs.azure.account.key" in caught.value.hint
+
+
+@pytest.mark.parametrize("status", [429, 500, 503])
+def test_a_deletion_that_fails_once_is_asked_again(
+    storage: Storage, server: AzureServer, status: int
+) -> None:
+    for key in ("a", "b", "c"):
+        storage.put_bytes(key, b"")
+    faults = iter([None, (status, "Busy")])
+    server.fault = lambda method, name: next(faults, None) if method == "DELETE" else None
+    storage.delete(["a", "b", "c"])
+    assert server.blobs == {}
+
+
 def test_folders_of_hadoop_are_no_objects(storage: Storage, server: AzureServer) -> None:
     folder = (b"", {"x-ms-meta-hdi_isfolder": "true"})
     root = "the checkpoint % of it"

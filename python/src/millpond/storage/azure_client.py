@@ -50,7 +50,8 @@ _UNREACHED = (
     "Check the account in the address, and that this host reaches it. Where only the account's dfs"
     " address is reached, set the option storage.azure.client to hadoop."
 )
-_STATUS = re.compile(r"status code: (\d{3})")
+# Of the answer, or of one of the answers to a request of many.
+_STATUS = re.compile(r"(?:status |\()code: (\d{3})")
 _CODE = re.compile(r"<Code>(\w+)</Code>")
 _MESSAGE = re.compile(r"<Message>([^\n<]*)")
 _TRANSIENT = (408, 429, 500, 502, 503, 504)
