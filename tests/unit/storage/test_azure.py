@@ -234,6 +234,8 @@ def test_a_host_that_does_not_answer(
     with pytest.raises(MillpondError, match=hadoop["fs.azure.abfs.endpoint"]) as caught:
         open_storage(f"{SITE}/x").read("a")
     assert caught.value.kind is ErrorKind.STORAGE_UNAVAILABLE
+    assert "storage.azure.client" in caught.value.hint
+    assert "where obstore is not installed" in caught.value.hint
 
 
 @pytest.mark.parametrize("key", ["", "!! no key"])

@@ -48,7 +48,8 @@ _KEY_HINT = (
 )
 _UNREACHED = (
     "Check the account in the address, and that this host reaches it. Where only the account's dfs"
-    " address is reached, set the option storage.azure.client to hadoop."
+    " address is reached, set the option storage.azure.client to hadoop. A command that takes no"
+    " option goes by Hadoop's client if it runs where obstore is not installed."
 )
 # Of the answer, or of one of the answers to a request of many.
 _STATUS = re.compile(r"(?:status |\()code: (\d{3})")
