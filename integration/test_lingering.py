@@ -12,6 +12,7 @@ import pytest
 
 from integration import store_cases
 from integration.harness import Harness, Provider, ProviderError, Row, Schema, Store
+from integration.processes import wait_until
 from integration.store_cases import open_provider
 
 PLAIN = Schema("k string, n bigint", "v string")
@@ -200,4 +201,56 @@ def test_an_attempt_that_asks_again_ends_what_it_had(harness: Harness, tmp_path:
     read = provider.read_store(2)
     assert all_rows(read) == {name: [(key, ["second"])] for name, key in KEYS.items()}
     read.release()
+    provider.close()
+
+
+@pytest.mark.parametrize("point", ["flush.done", "snapshot.checkpoint"])
+def test_a_thread_that_lingers_in_a_write_spills_no_later_batch(
+    harness: Harness, tmp_path: Path, point: str
+) -> None:
+    """It flushes for its own batch. Meanwhile the next attempt commits, without a flush."""
+
+    def opened() -> Provider:
+        conf = {"millpond.memory.budget": "256k", "millpond.restore.warmUp": False}
+        return open_provider(
+            harness, tmp_path / "query", schema=PLAIN, operator="dedupe", conf=conf
+        )
+
+    def limit(budget: str) -> None:
+        # The store that was opened last decides the budget of all.
+        open_provider(harness, tmp_path / budget, conf={"millpond.memory.budget": budget}).close()
+
+    large: list[tuple[Row, Row]] = [(["large", n], ["x" * 2500]) for n in range(400)]
+    provider = opened()
+    store = provider.store(0)
+    store.put(["a", 1], ["first"])
+    store.commit()
+    late = provider.store(1, task="late")
+    harness.hold(point)
+    write = harness.begin("put_many", s=late.name, rows=large)
+    wait_until(harness.is_holding, seconds=15, what="the thread that is to linger")
+    harness.end_task("late")
+    limit("64m")
+    store = provider.store(1)
+    store.put(["a", 1], ["second"])
+    assert store.commit().version == 2
+    store = provider.store(2)
+    store.put_many(large)
+    limit("256k")
+    harness.let_go()
+    with pytest.raises(ProviderError, match="MILLPOND_STORE_CLOSED"):
+        harness.join(write)
+    assert store.get(["a", 1]) == ["second"]
+    store.put(["b", 2], ["third"])
+    assert int(store.metrics()["custom"]["millpondSpills"]) == 1
+    assert store.commit().version == 3
+    provider.store(3).abort()
+    provider.snapshot()
+    expected = sorted([*large, (["a", 1], ["second"]), (["b", 2], ["third"])])
+    for _ in range(2):
+        read = provider.read_store(3)
+        assert sorted(read.scan()) == expected
+        read.release()
+        provider.close()
+        provider = opened()  # round 2 reads storage
     provider.close()

@@ -113,11 +113,15 @@ private[engine] final class Pressure(store: StoreView, batch: RunningBatch, batc
     store.diskLock.during {
       // afterwards committed rows can be evicted, and a spill comes after them in the disk tier
       snapshots.flush()
-      if (store.synchronized(mustSpill())) {
+      if (store.synchronized(isFlushed && mustSpill())) {
         snapshots.keepForLater()
-        store.synchronized(if (mustSpill()) spill())
+        store.synchronized(if (isFlushed && mustSpill()) spill())
       }
     }
+
+  /** Whether the disk tier has all that is committed. The task of this thread may have ended since
+    * the flush began, and others may have committed: whoever writes for them flushes again. */
+  private def isFlushed: Boolean = store.committed.flushed.version == store.committed.version
 
   /** Other stores may have given back enough since the caller looked, or waited. */
   private def mustSpill(): Boolean = {
