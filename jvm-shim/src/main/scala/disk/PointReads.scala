@@ -46,7 +46,8 @@ private[millpond] final class PointReads(dir: File, rocks: LocalRocks, maps: Boo
 
   def isReady: Boolean = view != null
   def isOutdated: Boolean = view != null && outdated
-  def isWanted: Boolean = maps && building == null && !refused && (view == null || outdated)
+  def isWanted: Boolean =
+    maps && building == null && (if (view == null) !refused else outdated)
   def usedBytes: Long = used.get
 
   /** Length of the value of a key, or one of `Absent` and `Unknown`. */
@@ -96,8 +97,10 @@ private[millpond] final class PointReads(dir: File, rocks: LocalRocks, maps: Boo
     try {
       val live = rocks.files
       val isTooLarge = live.exists(_.size > MappedSst.mostBytes)
-      if (isTooLarge || bytesFor(live) > mostWhenBuilt(memory.fairShareBytes)) refuse()
-      else {
+      if (isTooLarge || bytesFor(live) > mostWhenBuilt(memory.fairShareBytes)) {
+        refuse()
+        freeRetired()
+      } else {
         val next = new Building
         building = next
         open(live, next)

@@ -13,7 +13,8 @@ import org.apache.spark.sql.millpond.testing.{Part, Trial}
 
 /** Looks keys up in a disk tier of many blocks and files, without RocksDB, and compares what it
   * finds with a plain map. Then it damages a file: a look-up tells the truth or fails. Where files
-  * may not be mapped, none is. At last a file has an entry that is no row's. */
+  * may not be mapped, none is. Then a file has an entry that is no row's. At last replaced files
+  * have tables for whose successors there is no room. */
 object PointReadsPart extends Part {
   override val name = "point-reads"
   override def fault(point: String): Option[Throwable] = Trial.noMemory(point)
@@ -38,6 +39,7 @@ object PointReadsPart extends Part {
     } finally tier.close()
     mostBytes = Int.MaxValue.toLong
     if (trial.chance(30)) new StrangeTier(trial, dir, tier.budget).run()
+    if (trial.chance(30)) new GrownTier(trial, dir, tier.budget).run()
     trial.equal(tier.budget.usedBytes, 0L, "memory after the end")
   }
 }
@@ -392,5 +394,67 @@ private final class StrangeTier(trial: Trial, dir: File, budget: MemoryBudget) {
       writer.finish()
     } finally { writer.close(); options.close(); env.close() }
     tier.ingest(file)
+  }
+}
+
+/** A tier whose tables have room. Then a compaction replaces its files, and the tables of the new
+  * ones would take more than tables may when they are made. The old ones do not stay for that. */
+private final class GrownTier(trial: Trial, dir: File, budget: MemoryBudget) {
+  import trial.{check, equal, random}
+
+  private val keys = (0 until random.between(200, 1000)).map(n => f"\u0000\u0001$n%05d")
+  private val tier = new DiskTier(new File(dir, "grown"), Scratch.config)
+
+  def run(): Unit =
+    try {
+      trial.step("a state that has grown")
+      ingest(_ % 20 != 3)
+      renew()
+      ingest(_ % 20 == 3)
+      if (tier.lookup.hasPlaces) replaceFiles() else check(trial.hasFailed, "there are no tables")
+      keys.indices.foreach(verify)
+      budget.limitTo(ReadTier.BudgetBytes): Unit
+      renew()
+      check(trial.hasFailed || tier.lookup.hasPlaces, "tables do not come back")
+      keys.indices.foreach(verify)
+    } finally tier.close()
+
+  private def replaceFiles(): Unit = {
+    budget.limitTo(tier.lookup.usedBytes * 100 / random.between(66, 74)): Unit
+    tier.compact()
+    tier.lookup.judge()
+    check(tier.lookup.hasPlaces && tier.lookup.isOutdated, "tables go before somebody looks")
+    check(tier.lookup.isWanted, "nobody wants to replace the tables of replaced files")
+    renew()
+    equal(Scratch.replaced(dir), Nil, "the mappings of replaced files")
+    check(!tier.lookup.hasPlaces, "new tables are larger than they may be")
+    check(trial.hasFailed || tier.lookup.isReady, "no key filter stands in")
+  }
+
+  private def renew(): Unit = {
+    tier.lookup.judge()
+    if (tier.lookup.isWanted) {
+      try tier.lookup.begin(budget)
+      catch { case _: MillpondException if trial.hasFailed => tier.lookup.end() }
+      Scratch.finish(tier.lookup, random.between(1, 2000))
+    }
+  }
+
+  private def ingest(chosen: Int => Boolean): Unit = {
+    val file = new File(dir, "grown-file")
+    val writer = tier.sstWriter(file)
+    keys.indices.filter(chosen).foreach { n =>
+      val (key, value) = (Change.bytes(keys(n)), Change.bytes(s"value $n"))
+      writer.put(key, 0, key.length, value, 0, value.length)
+    }
+    writer.finish()
+    tier.ingest(file)
+  }
+
+  private def verify(n: Int): Unit = {
+    val key = Change.bytes(keys(n))
+    check(!tier.lookup.lacks(key, key.length), s"the key $n is denied")
+    val found = tier.get(key, key.length)
+    equal(Change.text(tier.lastValue, 0, math.max(0, found)), s"value $n", s"the value of $n")
   }
 }

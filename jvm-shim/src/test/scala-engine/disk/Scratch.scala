@@ -1,7 +1,7 @@
 package org.apache.spark.sql.millpond.disk
 
 import java.io.File
-import java.nio.file.{Files, Path}
+import java.nio.file.{Files, NoSuchFileException, Path}
 
 import scala.jdk.CollectionConverters._
 
@@ -51,6 +51,18 @@ object Scratch {
   def mapped(dir: File): Seq[String] =
     if (!maps.canRead) Nil
     else Files.readAllLines(maps.toPath).asScala.filter(_.contains(s" ${dir.getPath}/")).toSeq
+
+  /** Returns the mappings of files that were below a folder, and are there no more. */
+  def replaced(dir: File): Seq[String] = {
+    val there = filesBelow(dir).flatMap { file =>
+      try Some(Files.getAttribute(file.toPath, "unix:ino").toString)
+      catch { case _: NoSuchFileException => None } // a compaction has deleted it
+    }.toSet
+    mapped(dir).filterNot(mapping => there(mapping.split(" +")(4)))
+  }
+
+  private def filesBelow(file: File): Seq[File] =
+    Option(file.listFiles).fold(Seq(file))(_.toSeq.flatMap(filesBelow))
 
   /** Goes on with what helps reads until it is whole, or given up. */
   def finish(lookup: TierLookup, keys: => Int): Unit =
