@@ -6,6 +6,7 @@ package org.apache.spark.sql.millpond.base
 private[millpond] object RowLimit {
   val MostBytes: Int = 512 << 20
   private val Large = 16 << 20
+  private val KeptBytes = 1 << 20
 
   def exceeded(family: String, bytes: Long): MillpondException =
     MillpondError.of("ROW_TOO_LARGE",
@@ -15,4 +16,8 @@ private[millpond] object RowLimit {
   /** The size of a buffer for `bytes` bytes that will be used again: with room to grow, unless
     * that would be a lot. */
   def bufferFor(bytes: Int): Int = if (bytes > Large) bytes else bytes * 2
+
+  /** Whether a buffer that will be used again was made for far more than `bytes` bytes. A large row
+    * must not stay with a thread for good. */
+  def isExcess(capacity: Int, bytes: Int): Boolean = capacity > KeptBytes && bytes < capacity / 8
 }

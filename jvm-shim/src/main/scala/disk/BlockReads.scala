@@ -22,6 +22,7 @@ private[disk] final class BlockReads {
 
   /** Copy bytes of a file to native memory. */
   def copy(file: MappedSst, offset: Long, to: Long, length: Int): Unit = {
+    if (RowLimit.isExcess(page.length, length)) page = Array.emptyByteArray
     reads += 1
     if (!single && reads % LookEvery != 0) file.copyMapped(offset, to, length)
     else {
@@ -33,6 +34,7 @@ private[disk] final class BlockReads {
   }
 
   private[disk] def isSingle: Boolean = single
+  private[disk] def roomBytes: Int = page.length
 
   private[disk] def took(ns: Long, bytes: Int): Unit =
     if (ns <= Seams.stretch("disk.slow", SlowNs + bytes / BytesOfNs)) {

@@ -153,7 +153,7 @@ final class DiskTier(val dir: File, config: DiskConfig, readOnly: Boolean = fals
   /** Whether the room for a large value has a small one: it must not stay with the store for good.
     * @param bytes negative: there is no value */
   private def wastes(bytes: Int): Boolean =
-    value.length > DiskTier.MostKeptBytes && bytes >= 0 && bytes < value.length / 8
+    bytes >= 0 && RowLimit.isExcess(value.length, bytes)
 
   private def roomFor(bytes: Int): Int =
     math.max(DiskTier.LeastKeptBytes, RowLimit.bufferFor(bytes))
@@ -393,9 +393,7 @@ object DiskTier {
   private val BloomBits = 10
   /** A larger manifest is written anew, with what it says of the live files alone. */
   private val ManifestBytes = 1L << 20
-  // of the room for a value: at least, and at most while values are smaller
-  private val LeastKeptBytes = 1024
-  private val MostKeptBytes = 1 << 20
+  private val LeastKeptBytes = 1024 // of the room for a value
 
   /** About how much the index and the filter of a sorted file take. */
   private[disk] def indexBytes(rows: Long, keyBytes: Long, bytes: Long): Long =

@@ -381,7 +381,7 @@ private object PointReads {
   val Unknown: Int = -2
   private val NotHere = -3
   // of the threads that search
-  private val blocks = ThreadLocal.withInitial[SstBlock](() => new SstBlock)
+  val blocks: ThreadLocal[SstBlock] = ThreadLocal.withInitial[SstBlock](() => new SstBlock)
 
   /** Bytes that all tables may have when they are made. What a flush adds until the next
     * compaction has room above that. */

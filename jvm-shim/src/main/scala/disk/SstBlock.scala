@@ -10,6 +10,7 @@ import net.jpountz.lz4.{LZ4Exception, LZ4Factory}
 
 import org.apache.spark.sql.millpond.base.{RowLimit, SparkCompatibility}
 import org.apache.spark.sql.millpond.memory.Bytes
+import org.apache.spark.storage.StorageUtils
 import org.apache.spark.unsafe.Platform
 
 /** One block of a sorted file: checked, decompressed, and in native memory until the next one is
@@ -31,7 +32,7 @@ private[disk] final class SstBlock {
   private var at = 0L // of the next entry
 
   /** The current entry. Its key has `keyLength` bytes; more follow, which are RocksDB's own. */
-  var key = new Array[Byte](256)
+  var key = new Array[Byte](FirstKeyBytes)
   var keyLength = 0
   var valueAt = 0L
   var valueLength = 0
@@ -57,11 +58,12 @@ private[disk] final class SstBlock {
 
   private def loadChecked(
       file: MappedSst, offset: Long, length: Int, window: SstWindow): Unit = {
+    forget()
     owner = file
     val size = length + TrailerBytes
     if (length < LeastBytes || offset < 0 || offset + size > file.bytes)
       file.damaged("a block is outside")
-    if (stored.capacity < size) stored = ByteBuffer.allocateDirect(RowLimit.bufferFor(size))
+    stored = roomFor(stored, size)
     val address = SparkCompatibility.addressOf(stored)
     file.copy(offset, address, size, window, reads)
     stored.limit(length + 1).position(0)
@@ -70,12 +72,14 @@ private[disk] final class SstBlock {
     if (Platform.getInt(null, address + length + 1) != masked(crc.getValue.toInt))
       file.damaged(s"the check sum of the block at $offset is wrong")
     Platform.getByte(null, address + length) match {
-      case Plain => within(address, length)
+      case Plain =>
+        raw = roomFor(raw, 0)
+        within(address, length)
       case codec @ (Lz4 | Lz4Hc | Zstandard) =>
         at = address
         end = address + length
         val size = varint()
-        if (raw.capacity < size) raw = ByteBuffer.allocateDirect(RowLimit.bufferFor(size))
+        raw = roomFor(raw, size)
         stored.limit(length)
         val packed = (at - address).toInt
         val n =
@@ -90,7 +94,17 @@ private[disk] final class SstBlock {
     }
   }
 
+  /** If the load fails there are no entries: the buffer of the last ones may be gone. */
+  private def forget(): Unit = {
+    begin = 0L
+    end = 0L
+    restarts = 0
+    valueLength = 0
+    rewind()
+  }
+
   private def within(address: Long, size: Int): Unit = {
+    if (RowLimit.isExcess(key.length, size)) key = new Array[Byte](FirstKeyBytes)
     begin = address
     end = address + size - 4
     restarts = Platform.getInt(null, end)
@@ -103,6 +117,9 @@ private[disk] final class SstBlock {
     if (end < begin || restarts == 0) owner.damaged("a block has no entries")
     rewind()
   }
+
+  /** Bytes of all its buffers. */
+  def roomBytes: Long = stored.capacity.toLong + raw.capacity + key.length + reads.roomBytes
 
   /** The first entry is next. */
   def rewind(): Unit = { at = begin; keyLength = 0 }
@@ -131,7 +148,7 @@ private[disk] final class SstBlock {
     seek(wanted, length) && compare(wanted, length) == 0
 
   /** Go to the first entry that is not before a key. False: the block has none. */
-  def seek(wanted: Array[Byte], length: Int): Boolean = {
+  def seek(wanted: Array[Byte], length: Int): Boolean = restarts > 0 && {
     var low = 0 // the last restart before the key, or the first
     var high = restarts - 1
     while (low < high) {
@@ -180,6 +197,7 @@ private[disk] object SstBlock {
   private val SingleDeletion = 7
 
   private val FirstBytes = 16 << 10
+  private val FirstKeyBytes = 256
   private val MostSpare = 64
   private val LeastBytes = 4
   private val Zstandard: Byte = 7
@@ -201,6 +219,16 @@ private[disk] object SstBlock {
   /** The caller uses it no more. */
   def giveBack(block: SstBlock): Unit =
     if (block.stored.capacity + block.raw.capacity <= 4 * FirstBytes) spare.offer(block): Unit
+
+  /** A buffer with room for `bytes` bytes: this one, if it suits. */
+  private def roomFor(buffer: ByteBuffer, bytes: Int): ByteBuffer =
+    if (buffer.capacity >= bytes && !RowLimit.isExcess(buffer.capacity, bytes)) buffer
+    else {
+      val made = ByteBuffer.allocateDirect(math.max(FirstBytes, RowLimit.bufferFor(bytes)))
+      // a collection would come too late: nothing on the heap tells how much it is
+      StorageUtils.dispose(buffer)
+      made
+    }
 
   private lazy val lz4 = LZ4Factory.fastestInstance().safeDecompressor()
   private val Plain: Byte = 0
