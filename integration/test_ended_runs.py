@@ -101,6 +101,7 @@ def test_a_run_gives_its_rows_up_when_the_next_one_writes(harness: Harness, tmp_
 def test_a_task_of_the_run_before_that_lingers_keeps_its_rows(
     harness: Harness, tmp_path: Path
 ) -> None:
+    """But no longer than it has the store."""
     with _run(harness, tmp_path / "query") as first, _run(harness, tmp_path / "query") as second:
         one = _batch(first, None)
         lingers = first.store(one.version, one.id, task="lingers")
@@ -109,6 +110,26 @@ def test_a_task_of_the_run_before_that_lingers_keeps_its_rows(
         assert lingers.get(["key 1", 1]) == ["never committed"]
         assert store.get(["key 1", 1]) == ["version 1"]
         lingers.abort()
+        assert not _has(first, one), "its rows outlive it"
+        store.abort()
+        assert _has(second, one)
+
+
+def test_a_state_on_the_heap_has_room_when_such_a_task_has_ended(
+    harness: Harness, tmp_path: Path
+) -> None:
+    """Spark tries the task of the next run again."""
+    with (
+        _run(harness, tmp_path / "query", conf=_HEAP) as first,
+        _run(harness, tmp_path / "query", conf=_HEAP) as second,
+    ):
+        one = _batch(first, None)
+        lingers = first.store(one.version, one.id, task="lingers")
+        with pytest.raises(ProviderError, match="MEMORY_EXHAUSTED"):
+            second.store(one.version, one.id)
+        lingers.abort()
+        store = second.store(one.version, one.id)
+        assert 160 << 10 < store.metrics()["memory_bytes"] < 320 << 10
         store.abort()
 
 

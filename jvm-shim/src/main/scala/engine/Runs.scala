@@ -13,7 +13,8 @@ import org.apache.spark.sql.millpond.base.{Daemons, Seams}
   * own beside those of the run before, which Spark closes one to two minutes later. Until then they
   * would take half of the memory budget from the stores that do the work. So an engine gives its
   * rows up as soon as another run begins to write to the same store, or to read what it writes
-  * later. State readers are of no run of the query. */
+  * later; if a task has it then, as soon as that task ends. State readers are of no run of the
+  * query. */
 private[millpond] object Runs extends Logging {
   private final case class Key(root: String, operator: Long, partition: Int, name: String)
 
@@ -29,13 +30,16 @@ private[millpond] object Runs extends Logging {
     * once, or in the background if it is busy. Callers hold no lock. */
   def writes(engine: StoreEngine): Unit = {
     val before = writers.put(key(engine), engine)
-    if (before != null && before.context.runId != engine.context.runId) guarded(before) {
-      // what the next run loads then needs the room, and can drop nothing
-      if (before.isHeap) before.giveUp()
-      else if (!before.giveUpIfFree())
-        Seams.start(s"end ${before.context.label}", () => guarded(before)(before.giveUp()))(
-          pool.execute(_))
-    }
+    if (before != null && before.context.runId != engine.context.runId) end(before)
+  }
+
+  /** The engine of an ended run gives its rows up. Callers hold no lock. */
+  def end(before: StoreEngine): Unit = guarded(before) {
+    // what the next run loads then needs the room, and can drop nothing
+    if (before.isHeap) before.giveUp()
+    else if (!before.giveUpIfFree())
+      Seams.start(s"end ${before.context.label}", () => guarded(before)(before.giveUp()))(
+        pool.execute(_))
   }
 
   private def guarded(before: StoreEngine)(work: => Unit): Unit =

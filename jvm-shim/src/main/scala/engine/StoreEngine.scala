@@ -136,6 +136,7 @@ final class StoreEngine(val context: StoreContext, follows: Boolean = false) ext
   // ---- sessions ---------------------------------------------------------------------------------
 
   private var holder: Session = null
+  private var superseded = false // by another run, while a session had the store
 
   /** Serve the calls of this session, and no others. */
   def enter(session: Session): Unit = synchronized {
@@ -145,11 +146,13 @@ final class StoreEngine(val context: StoreContext, follows: Boolean = false) ext
 
   /** The session gives the store back, which undoes its uncommitted writes. Waits for a commit of
     * the session. Callers hold no lock. */
-  def leave(session: Session): Unit = ending.during(synchronized {
-    if (holder eq session)
-      try undo()
-      finally holder = null
-  })
+  def leave(session: Session): Unit =
+    try ending.during(synchronized {
+        if (holder eq session)
+          try undo()
+          finally holder = null
+      })
+    finally if (synchronized(superseded && holder == null)) Runs.end(this)
 
   /** Refuse a call of a session that has ended. Callers hold the monitor. */
   private[millpond] def checkHeld(session: Session): Unit =
@@ -420,15 +423,17 @@ final class StoreEngine(val context: StoreContext, follows: Boolean = false) ext
   private[millpond] def writing(): Unit = if (!writes) { writes = true; Runs.writes(this) }
 
   /** Another run writes to the store. What this engine holds would take the share of that one. If
-    * a task of its own run comes all the same, it loads the store again. */
+    * a task of its own run has the store, this is done when the task gives it back. One that comes
+    * later loads the store again. */
   private[engine] def giveUp(): Unit = diskLock.during(dropUnlessHeld())
 
-  /** The same, unless somebody works on the disk tier. Returns whether it is done. */
+  /** The same, unless somebody works on the disk tier. Returns whether nobody does. */
   private[engine] def giveUpIfFree(): Boolean = diskLock.ifFree(dropUnlessHeld())
 
   private def dropUnlessHeld(): Unit = {
     val dropped = synchronized {
       val isUnused = holder == null && !status.isClosed
+      superseded = holder != null
       if (isUnused) { unload(); share.take(false) }
       isUnused
     }
