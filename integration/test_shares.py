@@ -13,6 +13,7 @@ pytestmark = [pytest.mark.spark, millponds_own]
 
 BUDGET_BYTES = 8 << 20
 STORES = 8
+MANY = 64  # each with a share that is less than what a batch may keep
 ROWS = 4000  # of a batch: an eighth of the budget, as much as an equal share of it
 BATCHES = 24
 
@@ -23,10 +24,10 @@ def _spills(store: Store) -> int:
     return int(store.metrics()["custom"]["millpondSpills"])
 
 
-def _grow(provider: Provider, version: int) -> Store:
+def _grow(provider: Provider, version: int, count: int = ROWS) -> Store:
     store = provider.store(version)
-    first = version * ROWS
-    rows = [([k], [f"{k} " + "x" * 150]) for k in range(first, first + ROWS)]
+    first = version * count
+    rows = [([k], [f"{k} " + "x" * 150]) for k in range(first, first + count)]
     store.put_many(rows)
     assert store.commit().version == version + 1
     return store
@@ -77,5 +78,32 @@ def test_two_large_stores_come_to_equal_parts(harness: Harness, tmp_path: Path) 
     assert sum(held) < BUDGET_BYTES * 5 / 4
     assert min(held) > BUDGET_BYTES / 4, f"of {BUDGET_BYTES} they hold {held}"
     assert spills == 0
+    for provider in providers:
+        provider.close()
+
+
+def test_many_stores_between_two_batches_hold_what_is_planned(
+    harness: Harness, tmp_path: Path
+) -> None:
+    """A batch may keep more than a share while it runs. Nothing shrinks its store before the next
+    one, and all of them may have ended.
+    """
+    budget, rows = 2 << 20, ROWS // 4
+    providers = [open_small(harness, tmp_path / f"{i}", "2m") for i in range(MANY)]
+    held = [0] * MANY
+    spills = 0
+    for version in range(2):
+        for i, provider in enumerate(providers):
+            store = _grow(provider, version, rows)
+            held[i] = store.metrics()["memory_bytes"]
+            assert sum(held) < 2 * budget + MANY * (64 << 10), f"after batch {version} of {i}"
+            assert _spills(store) <= 1, "it moves to disk as a whole"
+            spills += _spills(store)
+    assert spills > MANY
+    for provider in providers[::9]:
+        read = provider.read_store(2)
+        some = range(0, 2 * rows, 97)
+        assert [read.get([k]) for k in some] == [[f"{k} " + "x" * 150] for k in some]
+        read.release()
     for provider in providers:
         provider.close()

@@ -105,17 +105,22 @@ private[engine] final class Pressure(store: StoreView, batch: RunningBatch, batc
   }
 
   /** After a write of a running batch. Callers hold no lock. */
-  def afterWrite(): Unit = if (store.synchronized(mustSpill()))
-    try moveToDisk()
+  def afterWrite(): Unit = relieve(ends = false)
+
+  /** Before the commit of a running batch. Callers hold neither `diskLock` nor the monitor. */
+  def beforeCommit(): Unit = if (budget.isCrowded && !store.isHeap) relieve(ends = true)
+
+  private def relieve(ends: Boolean): Unit = if (store.synchronized(mustSpill(ends)))
+    try moveToDisk(ends)
     finally store.context.events.publish()
 
-  private def moveToDisk(): Unit =
+  private def moveToDisk(ends: Boolean): Unit =
     store.diskLock.during {
       // afterwards committed rows can be evicted, and a spill comes after them in the disk tier
       snapshots.flush()
-      if (store.synchronized(isFlushed && mustSpill())) {
+      if (store.synchronized(isFlushed && mustSpill(ends))) {
         snapshots.keepForLater()
-        store.synchronized(if (isFlushed && mustSpill()) spill())
+        store.synchronized(if (isFlushed && mustSpill(ends)) spill())
       }
     }
 
@@ -124,10 +129,12 @@ private[engine] final class Pressure(store: StoreView, batch: RunningBatch, batc
   private def isFlushed: Boolean = store.committed.flushed.version == store.committed.version
 
   /** Other stores may have given back enough since the caller looked, or waited. */
-  private def mustSpill(): Boolean = {
-    val share = ofRows(store.share.ofBatch(heldBytes))
+  private def mustSpill(ends: Boolean): Boolean = {
+    val held = heldBytes
+    val most = ofRows(store.share.ofBatch(held))
+    val share = if (ends) ofRows(store.share.afterBatch(held)) else most
     def over: Boolean = batch.isWriting && budget.isExceeded &&
-      (families.liveBytes > share || families.usedBytes > 2 * share)
+      (families.liveBytes > share || families.usedBytes > 2 * most)
     over && {
       if (store.isHeap) {
         refuse()

@@ -2,8 +2,9 @@ package org.apache.spark.sql.millpond.memory
 
 import java.util.concurrent.atomic.AtomicLong
 
-/** The bytes that all memory tiers of one executor may use together. A soft limit: the writes of a
-  * running micro-batch may exceed it, and stores shrink when they open their next version. */
+/** The bytes that all memory tiers of one executor may use together. A soft limit: each store may
+  * have its share, though others hold more than theirs, and a running micro-batch a MiB. Stores
+  * shrink when they open their next version. */
 final class MemoryBudget(firstLimitBytes: Long) {
   @volatile private var limit = firstLimitBytes
   private val used = new AtomicLong
@@ -15,6 +16,8 @@ final class MemoryBudget(firstLimitBytes: Long) {
   def usedBytes: Long = used.get
   def storeCount: Int = stores
   def isExceeded: Boolean = used.get > limit
+  /** Whether all that is planned beside it for running batches is used, too. */
+  def isCrowded: Boolean = used.get - limit > limit
   /** Whether it may soon be exceeded. */
   def isTight: Boolean = used.get > limit / 2
   def add(bytes: Long): Unit = { used.addAndGet(bytes); () }
@@ -77,11 +80,18 @@ final class MemoryBudget(firstLimitBytes: Long) {
 
     /** What its running batch may keep then. A share can be less than empty tables take, and then
       * each row would move to disk alone. No more batches run than the executor has task slots. */
-    def ofBatch(own: Long): Long =
-      math.max(bytes(own), math.min(MemoryBudget.LeastMovedBytes, limit / 4))
+    def ofBatch(own: Long): Long = orLeast(bytes(own), MemoryBudget.LeastMovedBytes)
+
+    /** What its batch may leave when it ends. Nothing shrinks the store before it begins another
+      * one, and any number of stores may wait for that. */
+    def afterBatch(own: Long): Long =
+      if (isCrowded) orLeast(bytes(own), MemoryBudget.LeastLeftBytes) else ofBatch(own)
+
+    private def orLeast(part: Long, least: Long): Long = math.max(part, math.min(least, limit / 4))
   }
 }
 
 private object MemoryBudget {
   private val LeastMovedBytes = 1L << 20
+  private val LeastLeftBytes = 16L << 10 // a table takes as much for its first row
 }

@@ -68,6 +68,7 @@ object SharesPart extends Part {
 
   override def run(trial: Trial): Unit = {
     import trial.{chance, check, equal, random}
+    crowd(trial)
     val limits = 1L << random.between(10, 40)
     val budget = new MemoryBudget(limits)
     var held = Map.empty[budget.Share, Long]
@@ -109,6 +110,11 @@ object SharesPart extends Part {
         check(most >= least, s"a share of $most is less than an equal one, $least")
         check(most <= math.max(least, math.max(bytes, limit - rest)),
           s"a share of $most for one that held $bytes, beside $rest")
+        val (running, ended) = (share.ofBatch(bytes + grown), share.afterBatch(bytes + grown))
+        equal(running, math.max(most, math.min(1L << 20, limit / 4)), "what a batch may keep")
+        val isCrowded = bytes + grown + rest > 2 * limit
+        equal(ended, if (isCrowded) math.max(most, math.min(1L << 14, limit / 4)) else running,
+          s"what a batch may leave of ${bytes + grown} beside $rest")
         budget.add(-grown)
         share.begin(bytes)
       }
@@ -123,6 +129,34 @@ object SharesPart extends Part {
         val (small, large) = all.partition(_ < level * 4 / 5)
         check(level >= (limit - small.sum) / math.max(1, large.size) - 1,
           s"the level $level leaves room that small stores do not take")
+      }
+    }
+  }
+
+  /** Many stores run batches in turn. All together they hold little more than is planned for, also
+    * while none of them shrinks. */
+  private def crowd(trial: Trial): Unit = {
+    import trial.{chance, check, random}
+    val limit = 1L << random.between(21, 30)
+    val budget = new MemoryBudget(limit)
+    val shares = Vector.fill(random.between(1, 400)) {
+      val share = new budget.Share
+      share.take(true)
+      share
+    }
+    val held = Array.fill(shares.size)(0L)
+    def become(n: Int, bytes: Long): Unit = { budget.add(bytes - held(n)); held(n) = bytes }
+    trial.step(s"a crowd of ${shares.size} stores with $limit bytes")
+    (1 to 3).foreach { _ =>
+      random.shuffle(shares.indices.toVector).foreach { n =>
+        val share = shares(n)
+        share.begin(held(n))
+        if (budget.isExceeded && chance(80)) become(n, math.min(held(n), share.bytes(held(n))))
+        become(n, held(n) + random.nextInt(2 << 20))
+        if (budget.isExceeded) become(n, math.min(held(n), share.ofBatch(held(n))))
+        become(n, math.min(held(n), share.afterBatch(held(n))))
+        val most = 3 * limit + shares.size * (16L << 10)
+        check(budget.usedBytes <= most, s"they hold ${budget.usedBytes} bytes")
       }
     }
   }
