@@ -392,6 +392,11 @@ MUTANTS: tuple[Mutant, ...] = (
                 "matcher, found)\n",
             ),
             (
+                _PACKAGE + "operations/erase/run.py",
+                "            refuse_run_on(place, journal)\n            end(",
+                "            end(",
+            ),
+            (
                 _PACKAGE + "operations/erase/places.py",
                 "if last is None or version.version <= last",
                 "if last is None or version.version > 0",

@@ -18,6 +18,7 @@ from millpond.format import layout
 from millpond.model.ids import VersionId
 from millpond.operations.erase import places, run
 from millpond.operations.erase.places import plan_place
+from millpond.operations.erase.proof import prove
 from millpond.operations.erase.write import rewrite_all
 from millpond.operations.inspect import verify
 from millpond.spark import heartbeats
@@ -365,3 +366,32 @@ def test_a_query_commits_when_an_erasure_has_begun_to_delete(
     assert keys_of(built) == before[1:]
     assert verify(built.storage, "it").problems == []
     check_counts(built, range(4, 7))
+
+
+@pytest.mark.parametrize("spark_format", [1, 2])
+def test_a_late_snapshot_whose_publisher_died(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark_format: int
+) -> None:
+    """An executor that had not noticed the end of its query published it while all was proved, and
+    died before it took it back. The key was there again.
+    """
+    monkeypatch.setattr(rocksdict, "Options", uncompressed)
+    built = HashedBuilder(tmp_path / "query", spark_format=spark_format).build(7, snapshots=(5,))
+    before = keys_of(built)
+    late = {k: v for k, v in unheld(built).items() if k.endswith((".manifest", ".sst"))}
+
+    def proving(*arguments: Any) -> Any:
+        proof = prove(*arguments)
+        for key, data in late.items():
+            built.storage.put_bytes(key, data)
+        return proof
+
+    monkeypatch.setattr(run, "prove", proving)
+    (done,) = millpond.erase([built.root], key={"k": before[0]}).places
+    for batch in (4, 5, 6):
+        assert before[0] not in keys_of(built, batch)
+    assert keys_of(built) == before[1:]
+    left = {key for key in unheld(built) if key.endswith((".manifest", ".sst"))}
+    erased = tuple(f"state/{operator}/{partition}/" for operator, partition, _ in done.stores)
+    assert erased and left and not any(key.startswith(erased) for key in left)
+    assert verify(built.storage, "it").problems == []

@@ -115,6 +115,9 @@ def _erase(
             proof = prove(place, journal, late, matcher, found)
             refuse_run_on(place, journal)
             _check(place)
+            # An executor that has died since may have published a snapshot, and not taken it back.
+            place.storage.delete(replaced(place, journal))
+            refuse_run_on(place, journal)
             end(place, index)
         else:
             proof = prove(place, journal, (), matcher, found)
