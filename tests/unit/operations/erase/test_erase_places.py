@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+import rocksdict
 
 import millpond
 from millpond import savepoint
@@ -12,9 +14,9 @@ from millpond.errors import ErrorKind
 from millpond.format import layout
 from millpond.model.ids import StoreId
 from millpond.model.key_groups import KeyGroups
-from millpond.operations.erase.places import made_of
+from millpond.operations.erase.places import made_of, open_place
 from millpond.operations.inspect import verify
-from tests.erase_scenes import unheld
+from tests.erase_scenes import uncompressed, unheld
 from tests.refusals import refused
 from tests.row_checkpoints import RowsBuilder
 
@@ -88,3 +90,22 @@ def test_a_place_that_is_named_twice_is_one(tmp_path: Path) -> None:
     twice: list[str | Path] = [built.root, saved, f"{saved}/", str(built.root)]
     done = millpond.erase(twice, key={"k": 1}).places
     assert [place.rows for place in done] == [1, 1]
+
+
+def test_only_the_newest_batch_has_its_texts_in_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each batch had the manifest of each store: gigabytes, with many of both."""
+    monkeypatch.setattr(rocksdict, "Options", uncompressed)
+    built = RowsBuilder(tmp_path / "query").build(snapshots=(1, 3, 5))
+    with ExitStack() as until_end:
+        place = open_place(built.root, until_end, dry_run=True)
+    assert [image.batch for image in place.images] == list(range(6))
+    assert any(key.endswith(".manifest") for key in place.image.texts) and place.image.files
+    assert all(not image.texts and not image.files for image in place.images[:-1])
+    (done,) = millpond.erase([built.root], key={"k": 1}).places
+    assert done.batches == tuple(range(6)) and done.rows == 1
+    for batch in range(6):
+        rows = millpond.read_state(built.root, batch=batch).to_pylist()
+        assert len(rows) == 2 * built.keys(batch + 1) - 1
+    assert verify(built.storage, "it").problems == []

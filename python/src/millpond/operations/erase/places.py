@@ -48,9 +48,9 @@ _NOT_KEPT = (ErrorKind.VERSION_EXPIRED, ErrorKind.BATCH_NOT_COMMITTED)
 class Place:
     """A place, as it is before anything changes.
 
-    index: of a savepoint; None: a Spark checkpoint. images: of the retained batches, ascending.
-    journal: of an erasure that did not end. run_on: the query has run on since that was planned:
-    it is planned anew. hold: of a place that is to change.
+    index: of a savepoint; None: a Spark checkpoint. images: of the retained batches, ascending; all
+    but the newest without texts and files. journal: of an erasure that did not end. run_on: the
+    query has run on since that was planned: it is planned anew. hold: of a place that is to change.
     """
 
     storage: Storage
@@ -123,10 +123,13 @@ def open_place(path: str | os.PathLike[str], until_end: ExitStack, *, dry_run: b
     images = []
     for batch in found.spark.kept_batches if found.spark is not None else ():
         try:
-            images.append(look(storage, found, root, batch, erasing=erasing))
+            image = look(storage, found, root, batch, erasing=erasing)
         except MillpondError as e:
             if e.kind not in _NOT_KEPT:
                 raise
+            continue
+        # Only the newest is asked for more than its versions, and each has a text of every store.
+        images = [*(replace(one, texts={}, files=()) for one in images), image]
     if not images:
         raise NotFoundError(
             f"{root}: no batch is committed yet", kind=ErrorKind.BATCH_NOT_COMMITTED
