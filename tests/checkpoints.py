@@ -213,6 +213,7 @@ class CheckpointBuilder:
             options = rocksdict.Options(raw_mode=True)
             options.set_disable_auto_compactions(True)
             db = rocksdict.Rdict(f"{temporary}/db", options)
+            self.history(db, store)
             done = 0
             for version in versions:
                 for number in range(done + 1, version + 1):
@@ -230,6 +231,9 @@ class CheckpointBuilder:
         for manifest in published:
             self.publish(manifest)
         return published
+
+    def history(self, db: Any, store: StoreId) -> None:
+        """Do what the RocksDB of a store did before the first snapshot."""
 
     def _manifest(
         self,

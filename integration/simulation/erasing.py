@@ -25,6 +25,8 @@ from millpond import savepoint
 from millpond.errors import ErrorKind
 from millpond.format import layout
 from millpond.format.format_file import decode_format
+from millpond.format.manifest import decode_manifest
+from millpond.operations.erase.scan import rocksdb_texts
 from millpond.storage import LocalStorage, Storage
 
 # What a task meets whose files an erasure replaces: Spark tries again, and that is refused.
@@ -398,7 +400,10 @@ class Erasing(Actors):
                 and parsed.file.version.version > newest
             ):
                 continue
-            if text.encode() in storage.read(info.key):
+            data = storage.read(info.key)
+            if isinstance(parsed.file, layout.ManifestFile):
+                data += b"".join(rocksdb_texts(decode_manifest(data)))
+            if text.encode() in data:
                 raise Wrong(f"an erased key is left: {type(parsed.file).__name__}", info.key)
 
     # ---- savepoints

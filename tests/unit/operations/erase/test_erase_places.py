@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 import rocksdict
@@ -12,13 +13,14 @@ import millpond
 from millpond import savepoint
 from millpond.errors import ErrorKind
 from millpond.format import layout
+from millpond.format.manifest import decode_manifest
 from millpond.model.ids import StoreId
 from millpond.model.key_groups import KeyGroups
 from millpond.operations.erase.places import made_of, open_place
 from millpond.operations.inspect import verify
-from tests.erase_scenes import uncompressed, unheld
+from tests.erase_scenes import keys_of, uncompressed, unheld
 from tests.refusals import refused
-from tests.row_checkpoints import RowsBuilder
+from tests.row_checkpoints import HashedBuilder, RowsBuilder
 
 
 def test_what_was_put_together_twice_goes_as_well(tmp_path: Path) -> None:
@@ -109,3 +111,82 @@ def test_only_the_newest_batch_has_its_texts_in_memory(
         rows = millpond.read_state(built.root, batch=batch).to_pylist()
         assert len(rows) == 2 * built.keys(batch + 1) - 1
     assert verify(built.storage, "it").problems == []
+
+
+class Compacted(HashedBuilder):
+    """Each store had the keys of versions 41 to 43 once, in SSTs that are long gone."""
+
+    def history(self, db: Any, store: StoreId) -> None:
+        gone = sorted(self.key(store, version) for version in (41, 43))
+        for key in gone:
+            db[key] = self.value(store, 1)
+        db.flush()
+        for key in gone:
+            del db[key]
+        db.delete_range(b"\xff\xfe", b"\xff\xff\0\1")  # as a rescale deletes slots
+        db.flush()
+        db.compact_range(None, None)
+        assert not db.live_files()
+
+
+@pytest.mark.parametrize("partitions", [2, 4])
+def test_a_key_in_what_rocksdb_remembers_of_files_that_are_gone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partitions: int
+) -> None:
+    """Its rows had expired, and only the manifests of snapshots had its bytes: also those that a
+    rescale put together of them, and those of a savepoint.
+    """
+    monkeypatch.setattr(rocksdict, "Options", uncompressed)
+    built = Compacted(tmp_path / "query", partitions=2)
+    built.build(snapshots=(3, 6))
+    store, other = built.stores()
+    number, beside = built._number(store, 41), built._number(other, 41)
+    saved = tmp_path / "saved"
+    savepoint.create(built.root, saved)
+    if partitions != 2:
+        millpond.rescale(built.root, partitions)
+    before = millpond.read_state(built.root).to_pylist()
+    needles = [built.key(one, 41)[5:] for one in (store, other)]
+    assert all(_manifests_with(one, needle) for one in (built.root, saved) for needle in needles)
+    report = millpond.erase([built.root, saved], key={"k": number})
+    for done in report.places:
+        assert (done.rows, done.entries) == (0, 0) and (0, 0, "default") in done.stores
+        assert done.proof is not None and done.proof.needles
+    for root in (built.root, saved):
+        assert not _manifests_with(root, needles[0]), "the key's"
+        assert _manifests_with(root, needles[1]) or partitions != 2, "another key's"
+    assert sorted(map(repr, millpond.read_state(built.root).to_pylist())) == sorted(
+        map(repr, before)
+    )
+    assert verify(built.storage, "it").problems == [] and savepoint.verify(saved).ok
+    again = millpond.erase([built.root, saved], key={"k": number})
+    assert [done.files for done in again.places] == [0, 0]
+    assert any(done.files for done in millpond.erase([saved], key={"k": beside}).places)
+
+
+def _manifests_with(root: Path, needle: bytes) -> list[str]:
+    """Return the manifests whose RocksDB manifests have the needle."""
+    found = []
+    for path in root.rglob("*.manifest"):
+        manifest = decode_manifest(path.read_bytes())
+        texts = [manifest.rocksdb_manifest, *(s.rocksdb_manifest for s in manifest.sources)]
+        found += [str(path) for text in texts if needle in text]
+    return found
+
+
+def test_a_store_with_a_damaged_manifest_is_written_anew(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody can tell whether it has the key."""
+    monkeypatch.setattr(rocksdict, "Options", uncompressed)
+    built = HashedBuilder(tmp_path / "query").build(snapshots=(3,))
+    before, key = keys_of(built), 199
+    assert key not in before
+    manifest = built.root / "state/0/1/3.manifest"
+    data = bytearray(manifest.read_bytes())
+    data[-9] ^= 1
+    manifest.write_bytes(data)
+    (done,) = millpond.erase([built.root], key={"k": key}).places
+    assert done.stores == ((0, 1, "default"),)
+    assert not manifest.exists() and (built.root / "state/0/0/3.manifest").exists()
+    assert keys_of(built) == before and verify(built.storage, "it").problems == []

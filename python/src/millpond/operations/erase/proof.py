@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, partial
 
 import numpy as np
 
 from millpond.errors import FormatError, InternalError, NotFoundError, UnsupportedError
+from millpond.format import layout
 from millpond.model.ids import StoreId
 from millpond.operations.erase.journal import Journal
 from millpond.operations.erase.late import refuse_written
@@ -16,15 +18,18 @@ from millpond.operations.erase.places import Place, listings
 from millpond.operations.erase.plan import Rewrite
 from millpond.operations.erase.report import Proof
 from millpond.operations.erase.scan import (
+    Described,
     Found,
+    bounds_in,
     changelog_blocks,
     described,
     mask_of,
+    rocksdb_texts,
     sst_raw_blocks,
 )
 from millpond.storage import ObjectInfo, Storage
 from millpond.storage.sums import size_and_crc32
-from millpond.store.files import Listing, StoreFiles
+from millpond.store.files import StoreFiles
 
 _MOST_NEEDLES = 1000  # each block is searched for each of them
 
@@ -59,7 +64,7 @@ class Search:
 def prove(
     place: Place, journal: Journal, late: Sequence[Rewrite], matcher: Matcher, found: Found
 ) -> Proof:
-    """Read all changelogs and SSTs of a place. No row of the operator may have the key.
+    """Read all changelogs, SSTs and manifests of a place. No row of the operator may have the key.
 
     A file of a store that is written anew, which the erasure did not write, is of an executor that
     has not noticed the end of its query, and takes it back.
@@ -75,11 +80,16 @@ def prove(
     for store, listing in listings(storage).items():
         files = StoreFiles(storage, store, place.spark_format)
         files.refresh()
-        for info in (*listing.changelogs.values(), *listing.ssts.values()):
+        known = cache(partial(described, files, listing))
+        for info in (
+            *listing.changelogs.values(),
+            *listing.ssts.values(),
+            *listing.manifests.values(),
+        ):
             if store in journal.stores and info.key not in new:
                 continue
             try:
-                for raw, mask in _masked(storage, files, listing, info, matcher):
+                for raw, mask in _masked(storage, files, known, info, matcher):
                     search.look(info.key, raw)
                     if mask.any():
                         refuse_written(place, info.key)
@@ -94,22 +104,37 @@ def prove(
 
 
 def _masked(
-    storage: Storage, files: StoreFiles, listing: Listing, info: ObjectInfo, matcher: Matcher
+    storage: Storage,
+    files: StoreFiles,
+    known: Callable[[], Described],
+    info: ObjectInfo,
+    matcher: Matcher,
 ) -> Iterator[tuple[bytes, Mask]]:
-    """Yield the blocks of a file: raw bytes, and which rows are of the key."""
+    """Yield the blocks of a file: raw bytes, and which rows are of the key. Of a manifest, what
+    RocksDB's own manifest says.
+    """
     mine, name = files.store.operator == matcher.operator, files.store.name
     none: Mask = np.zeros(0, np.bool_)
-    if info in listing.changelogs.values():
-        reader, blocks = changelog_blocks(storage, info.key)
-        families = {family.id: family for family in reader.header.column_families}
-        for raw, records in blocks:
-            keys = [record.key for record in records]
-            yield raw, mask_of(matcher, name, families, keys) if mine else none
-        return
-    known = described(files, listing)
-    for raw, entries in sst_raw_blocks(storage, info, known.sums.get(info.key)):
-        keys = [key for key, _ in entries]
-        yield raw, mask_of(matcher, name, known.families, keys) if mine else none
+    parsed = layout.parse_key(info.key)
+    match parsed.file if parsed is not None else None:
+        case layout.ChangelogFile():
+            reader, blocks = changelog_blocks(storage, info.key)
+            families = {family.id: family for family in reader.header.column_families}
+            for raw, records in blocks:
+                keys = [record.key for record in records]
+                yield raw, mask_of(matcher, name, families, keys) if mine else none
+        case layout.ManifestFile(version):
+            try:
+                manifest = files.read_manifest(version)
+            except NotFoundError:
+                return  # an executor has taken it back
+            keys = bounds_in(manifest, info.key)
+            raw = b"".join(rocksdb_texts(manifest))
+            yield raw, mask_of(matcher, name, known().families, keys) if mine else none
+        case _:
+            for raw, entries in sst_raw_blocks(storage, info, known().sums.get(info.key)):
+                keys = [key for key, _ in entries]
+                yield raw, mask_of(matcher, name, known().families, keys) if mine else none
 
 
 def check_gone(file: str, mask: Mask) -> None:

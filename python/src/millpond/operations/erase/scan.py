@@ -12,7 +12,9 @@ import numpy.typing as npt
 
 from millpond.errors import ErrorKind, FormatError, NotFoundError, UnsupportedError
 from millpond.format.changelog import ChangelogReader, Record, parse_records
+from millpond.format.manifest import Manifest
 from millpond.format.sst_blocks import data_blocks
+from millpond.local.rocks_manifest import key_bounds
 from millpond.model.json_fields import ColumnFamily
 from millpond.operations.erase.matching import Mask, Matcher
 from millpond.query.row_source import PHYSICAL_PREFIX_BYTES, SLOT_BYTES
@@ -149,13 +151,36 @@ def described(files: StoreFiles, listing: Listing) -> Described:
     return Described(sums, families, frozenset(others - {files.store.partition}))
 
 
+def rocksdb_texts(manifest: Manifest) -> list[bytes]:
+    """Return RocksDB's own manifests of a snapshot: one, or those of its sources."""
+    return [manifest.rocksdb_manifest, *(one.rocksdb_manifest for one in manifest.sources)]
+
+
+def bounds_in(manifest: Manifest, name: str) -> list[bytes]:
+    """Return the physical keys in RocksDB's own manifests of a snapshot: the first and the last one
+    of each SST that there ever was. After a rescale some bounds are slots that it deleted, no keys.
+
+    Args:
+        name: of the manifest, for messages.
+    Raises: FormatError: MANIFEST_DAMAGED.
+    """
+    try:
+        bounds = frozenset[bytes]().union(*map(key_bounds, rocksdb_texts(manifest)))
+    except ValueError as e:
+        raise FormatError(
+            f"{name}: RocksDB's manifest cannot be read: {e}", kind=ErrorKind.MANIFEST_DAMAGED
+        ) from e
+    return sorted(key for key in bounds if len(key) > PHYSICAL_PREFIX_BYTES)
+
+
 def find(
     storage: Storage, files: StoreFiles, listing: Listing, matcher: Matcher, found: Found
 ) -> bool:
     """Note all entries of the key in the files of a store. Return whether there may be any.
 
     An SST may still have rows of a column family that the job dropped, whose number another one may
-    have by now, and nothing may describe them. What cannot be read may be the key's.
+    have by now, and nothing may describe them. A manifest has keys of SSTs that are long gone. What
+    cannot be read may be the key's.
 
     Raises: FormatError: a file is damaged. UnsupportedError.
     """
@@ -169,15 +194,32 @@ def find(
             for n in np.flatnonzero(mask_of(matcher, store, families, keys)).tolist():
                 record = records[n]
                 found.add(record.key, families[record.key[2] << 8 | record.key[3]], record.value)
+
+    def ours(keys: Sequence[bytes]) -> Iterator[tuple[int, ColumnFamily]]:
+        nonlocal in_doubt
+        for number, places in _by_family(keys):
+            try:
+                mask = _mask_of_family(matcher, store, known.families, number, keys, places)
+            except (FormatError, UnsupportedError):
+                in_doubt = True
+                continue
+            for n in places[mask].tolist():
+                yield n, known.families[number]
+
     for info in listing.ssts.values():
         for _, entries in sst_raw_blocks(storage, info, known.sums.get(info.key)):
-            keys = [key for key, _ in entries]
-            for number, places in _by_family(keys):
-                try:
-                    mask = _mask_of_family(matcher, store, known.families, number, keys, places)
-                except (FormatError, UnsupportedError):
-                    in_doubt = True
-                    continue
-                for n in places[mask].tolist():
-                    found.add(keys[n], known.families[number], entries[n][1])
-    return in_doubt or found.rows > before
+            for n, family in ours([key for key, _ in entries]):
+                key, value = entries[n]
+                found.add(key, family, value)
+    bounds: set[bytes] = set()
+    for version, info in listing.manifests.items():
+        try:
+            bounds.update(bounds_in(files.read_manifest(version), info.key))
+        except NotFoundError:
+            continue
+        except FormatError:
+            in_doubt = True
+    keys = sorted(bounds)
+    hits = {bare(keys[n], family) for n, family in ours(keys)}
+    found.keys |= hits
+    return in_doubt or bool(hits) or found.rows > before
