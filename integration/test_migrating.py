@@ -7,8 +7,9 @@ import os
 import signal
 import subprocess
 import sys
+import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,16 +18,19 @@ from pyspark.sql import DataFrame, SparkSession
 
 import millpond
 from integration.cases import Case
-from integration.depth import quick_first
+from integration.depth import deep, quick_first
 from integration.harness import EVERYTHING
 from integration.jvm import MILLPOND, REPO
+from integration.processes import wait_until
 from integration.shapes import SHAPES, named
 from integration.streams import Input, Run, finish, settings, start
 from millpond.cli.main import main
-from millpond.errors import ConflictError, ErrorKind
+from millpond.errors import ConflictError, ErrorKind, MillpondError
 from millpond.operations.inspect import verify
+from millpond.operations.migrate import migrate
 from millpond.operations.migrate.plan import HDFS, PROVIDERS, ROCKSDB
 from millpond.storage import open_storage
+from tests.s3_server import HADOOP, Fault, Request, S3Server, s3_server
 
 pytestmark = pytest.mark.spark
 
@@ -243,3 +247,82 @@ def test_killed_at_any_moment(spark: SparkSession, tmp_path: Path) -> None:
         subprocess.run(command, env=environment, check=True, stdout=subprocess.DEVNULL)
         assert [path.name for path in tmp_path.glob(".new.staging-*")] == []
     assert verify(open_storage(str(target)), "x").problems == []
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[S3Server]:
+    with s3_server() as running:
+        yield running
+
+
+@pytest.mark.parametrize("how", ["a damaged store", "Ctrl-C", deep("an interrupt")])
+def test_nothing_is_written_after_the_target_was_emptied(
+    spark: SparkSession,
+    server: S3Server,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    how: str,
+) -> None:
+    """The session's JVM went on with the copies that it was at, and with those that were to come.
+    What they wrote lay at a target that was free, or was another command's by then. Where Spark
+    notices Ctrl-C, all was copied before the command ended.
+    """
+    case = named("agg-update-odd-keys")
+    source = Input(tmp_path / "input", case.inputs[0][0])
+    source.add(case.inputs[0][1][0])
+    old = Run(tmp_path / "old")
+    own = {_FORMAT: "1", "spark.sql.shuffle.partitions": "6"}
+    conf = {**_conf(case, PROVIDERS[HDFS]), **own}
+    finish(
+        start(spark, case.build([source.stream(spark)]), old, output_mode=case.mode, conf=conf),
+        old,
+    )
+    jvm: Any = spark.sparkContext._jvm
+    jvm.org.apache.spark.sql.execution.streaming.state.StateStore.stop()
+    if how == "a damaged store":
+        (old.checkpoint / "state/0/3/1.delta").write_bytes(b"no delta")
+    for name, value in server.environment().items():
+        monkeypatch.setenv(name, value)
+    hadoop: Any = spark.sparkContext._jsc.hadoopConfiguration()
+    access = {**HADOOP, "fs.s3a.endpoint": server.endpoint}
+    for name, value in access.items():
+        hadoop.set(name, value)
+    target = f"s3://{server.bucket()}/new"
+    emptied = threading.Event()
+    seen: list[str] = []
+
+    def hold(request: Request) -> Fault | None:
+        """Hold back what stores write until the target is emptied, or some seconds: that of the
+        first one, until another one fails; or all.
+        """
+        if request.operation == "DELETE":
+            emptied.set()
+        elif request.operation == "PUT" and request.path.endswith(".changelog"):
+            seen.append(request.path)
+            if len(seen) == 1 and how != "a damaged store":
+                os.kill(os.getpid(), signal.SIGINT)
+            if len(seen) == 1 or how != "a damaged store":
+                emptied.wait(5)
+        return None
+
+    monkeypatch.setattr(migrate, "_THREADS", 2)
+    ours = signal.getsignal(signal.SIGINT)
+    if how == "an interrupt":
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with server.faults(hold):
+            with pytest.raises(MillpondError if how == "a damaged store" else KeyboardInterrupt):
+                millpond.adopt(old.checkpoint, target)
+            wait_until(lambda: not _copies(jvm), seconds=60, what="the copies to end")
+    finally:
+        signal.signal(signal.SIGINT, ours)
+        for name in access:
+            hadoop.unset(name)
+    assert 0 < len(seen) <= (2 if how != "a damaged store" else 3), "those that were at work"
+    assert [info.key for info in open_storage(target).list("")] == []
+
+
+def _copies(jvm: Any) -> bool:
+    """Whether a thread of the JVM copies a store."""
+    dump = jvm.org.apache.spark.util.Utils.getThreadDump()
+    return any("ProviderCopy" in one.stackTrace().toString() for one in dump)

@@ -3,7 +3,10 @@ package org.apache.spark.sql.millpond.tools
 import java.io.{BufferedReader, InputStreamReader, PrintStream}
 import java.nio.charset.StandardCharsets.UTF_8
 import java.util.UUID
-import java.util.concurrent.{Callable, ExecutionException, ExecutorCompletionService, Executors}
+import java.util.concurrent.{
+  Callable, ExecutionException, ExecutorCompletionService, Executors, TimeUnit
+}
+import java.util.concurrent.atomic.AtomicBoolean
 
 import scala.jdk.CollectionConverters._
 import scala.util.control.NonFatal
@@ -63,12 +66,14 @@ object ProviderCopy {
         k.colFamilyName == colFamilyName && k.isKey == isKey).map(_.schemaId).max
   }
 
-  private final class Copier(request: JsonNode, hadoop: Configuration) {
+  /** `stopped`: when it is set, copies that have not begun to commit end, and write nothing. */
+  private final class Copier(request: JsonNode, hadoop: Configuration, stopped: AtomicBoolean) {
     private val format = request.get("checkpoint_format").asInt
     private val runId = UUID.randomUUID
 
     /** Rows copied, and the id of the version that was written, if versions have ids. */
     def copy(store: JsonNode): JsonNode = {
+      goOn()
       val columns = store.get("families").elements.asScala.map(new Column(_)).toSeq
       val version = store.get("version").asLong
       val source = open("source", store, columns)
@@ -90,6 +95,9 @@ object ProviderCopy {
       } finally source.close()
     }
 
+    private def goOn(): Unit =
+      if (stopped.get) throw new InterruptedException("the copy is stopped")
+
     /** What a copy would read: rows, and the bytes of their keys and values. */
     private def count(reader: ReadStateStore, store: JsonNode, columns: Seq[Column]): JsonNode = {
       val present = if (usesFamilies(store)) there(reader, columns, store) else columns
@@ -97,6 +105,7 @@ object ProviderCopy {
       present.foreach { c =>
         val pairs = pairsOf(reader, c)
         try pairs.foreach { pair =>
+            goOn()
             rows += 1
             bytes += pair.key.getSizeInBytes + pair.value.getSizeInBytes
           }
@@ -126,6 +135,7 @@ object ProviderCopy {
             writer.createColFamilyIfAbsent(c.name, c.key, c.value, c.spec, c.multi, c.internal)
           rows += copyRows(reader, writer, c)
         }
+        goOn()
         writer.commit()
         val id = writer.getStateStoreCheckpointInfo().stateStoreCkptId
         if (!fromNothing) nameSnapshot(store, version)
@@ -167,6 +177,7 @@ object ProviderCopy {
       val pairs = pairsOf(reader, c)
       try {
         while (pairs.hasNext) {
+          goOn()
           val pair = pairs.next()
           // values of one key follow one another
           if (c.multi && last != null && last == pair.key)
@@ -219,31 +230,48 @@ object ProviderCopy {
     }
   }
 
-  private def copyAll(request: JsonNode, hadoop: Configuration)(answer: JsonNode => Unit): Unit = {
-    val copier = new Copier(request, hadoop)
+  /** Returns, or throws, when no copy is at work any more: what one wrote later nobody would
+    * clear away. */
+  private def copyAll(request: JsonNode, hadoop: Configuration, stopped: AtomicBoolean)(
+      answer: JsonNode => Unit): Unit = {
+    val copier = new Copier(request, hadoop, stopped)
     val pool = Executors.newFixedThreadPool(request.get("threads").asInt)
     try {
       val done = new ExecutorCompletionService[JsonNode](pool)
       val stores = request.get("stores").elements.asScala.toSeq
       stores.foreach(s => done.submit((() => copier.copy(s)): Callable[JsonNode]))
       stores.foreach(_ => answer(done.take().get()))
-    } finally { pool.shutdownNow(); () }
+    } finally {
+      stopped.set(true)
+      pool.shutdownNow(): Unit
+      while (!pool.awaitTermination(1, TimeUnit.MINUTES)) ()
+    }
   }
 
-  /** The same in the JVM of a running session, by py4j, with its access to storage.
-    * Returns all answers. */
-  def inSession(request: String): String = {
-    val answers = Json.obj().putArray("answers")
-    try copyAll(Json.parse(request), SparkContext.getOrCreate().hadoopConfiguration) { a =>
-        answers.add(a)
-        ()
+  /** The same in the JVM of a running session, by py4j, with its access to storage. */
+  final class InSession {
+    private val stopped = new AtomicBoolean
+
+    /** Returns all answers. */
+    def run(request: String): String = {
+      val answers = Json.obj().putArray("answers")
+      val hadoop = SparkContext.getOrCreate().hadoopConfiguration
+      try copyAll(Json.parse(request), hadoop, stopped) { a =>
+          answers.add(a)
+          ()
+        }
+      catch {
+        case e: LinkageError => answers.add(failure(e)); ()
+        case NonFatal(e) => answers.add(failure(e)); ()
       }
-    catch {
-      case e: LinkageError => answers.add(failure(e)); ()
-      case NonFatal(e) => answers.add(failure(e)); ()
+      Json.text(answers)
     }
-    Json.text(answers)
+
+    /** Let `run` end soon, from another thread. If it has not begun, it does nothing. */
+    def stop(): Unit = stopped.set(true)
   }
+
+  def inSession(): InSession = new InSession
 
   private def run(request: JsonNode, out: PrintStream): Unit = {
     val conf =
@@ -254,7 +282,8 @@ object ProviderCopy {
     context.setLogLevel("ERROR")
     try {
       StateStoreCoordinatorRef.forDriver(context.env, new SQLConf)
-      copyAll(request, context.hadoopConfiguration)(a => out.println(Json.text(a)))
+      copyAll(request, context.hadoopConfiguration, new AtomicBoolean)(a =>
+        out.println(Json.text(a)))
     } finally context.stop()
     out.println("""{"done":true}""")
   }

@@ -12,6 +12,7 @@ import re
 import subprocess
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from typing import Any
 
@@ -30,14 +31,27 @@ from millpond.storage.hadoop_errors import NO_JAR, lacks_connector
 _SHIMS_MESSAGE = re.compile(r"\[MILLPOND_\w+\] (.*?)( Hint: .*)?", re.DOTALL)
 _TAIL_CHARACTERS = 2000
 _END_S = 15.0
+_LOOK_S = 0.5
 
 
 def answers_in_session(copier: Any, request: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Give `request` to the shim's class in the JVM of the running session, and yield its answers.
+    When this ends, however it ends, nothing is written any more.
 
     Raises: as `answers`.
     """
-    for answer in json.loads(copier.inSession(json.dumps(request))):
+    # In a thread: py4j has one connection for each, and one that waits can say nothing more.
+    with ThreadPoolExecutor(1) as pool:
+        copying = copier.inSession()
+        told = pool.submit(copying.run, json.dumps(request))
+        try:
+            while not told.done():
+                wait([told], _LOOK_S)  # a signal that another thread gets wakes nobody
+            answers = json.loads(told.result())
+        except BaseException:
+            copying.stop()  # the JVM would go on; the end of the pool waits for it
+            raise
+    for answer in answers:
         if "error" in answer:
             raise _error(answer["error"])
         yield answer
