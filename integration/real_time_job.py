@@ -75,6 +75,10 @@ RUNS: dict[str, Callable[[DataFrame], DataFrame]] = {
     "processing-time": _shape("processing-time"),
     "initial-state": _shape("initial-state"),
 }
+# Versions of one query, with a state variable more, and that one with another type.
+VERSIONS: dict[str, Callable[[DataFrame], DataFrame]] = {
+    name: _shape(name) for name in ("dropped", "counted", "named")
+}
 # These Spark refuses.
 REFUSED: dict[str, Callable[[DataFrame], DataFrame]] = {
     "dedup-within": lambda rows: rows.withWatermark(
@@ -222,7 +226,7 @@ class Job:
             part[1].cast("long").cast("timestamp").alias("ts"),
             part[2].cast("long").alias("v"),
         )
-        frame = {**RUNS, **REFUSED, **REFUSED_AT_START}[command["query"]](rows)
+        frame = {**RUNS, **VERSIONS, **REFUSED, **REFUSED_AT_START}[command["query"]](rows)
         return frame.writeStream.outputMode(command.get("mode", "update"))
 
     def add(self, command: dict[str, Any]) -> None:

@@ -270,6 +270,52 @@ def test_a_query_that_began_in_real_time_mode_is_rescaled(
         assert checkpoint.verify(job.work / name).problems == []
 
 
+def _values(job: RealTimeJob, name: str) -> list[str]:
+    """Return what a state variable holds. Spark's RocksDB store asks the session for the format."""
+    job.do("set", conf={_FORMAT: "2"})
+    try:
+        return list(job.do("state", name=name, options={"stateVarName": "value"}))
+    finally:
+        job.do("set", conf={_FORMAT: None})
+
+
+@needs_43
+@pytest.mark.parametrize("seconds", [_SPAN_S, deep(None)])
+def test_a_batch_that_is_cut_short_leaves_no_operator(
+    jobs: dict[str, RealTimeJob], seconds: float | None
+) -> None:
+    """The next run may have other variables. Spark writes no operator twice, and so it would write
+    down those of the batch that was cut short.
+    """
+    name = f"operators-{seconds}"
+    later = {"seconds": seconds} if seconds else {}
+    seen = {}
+    for store, job in jobs.items():
+        job.do("new_source")
+        job.do("start", query="dropped", name=name, seconds=_SPAN_S)
+        job.do("add", rows=_rows(20))
+        job.do("settle")
+        job.do("stop")
+        # a variable more, in a batch far longer than the test
+        job.do("start", query="counted", name=name, seconds=600)
+        job.do("add", rows=_rows(20, 20))
+        job.do("seen", name=name, rows=40)
+        job.do("stop")
+        # this variable has another type
+        job.do("start", query="named", name=name, **later)
+        job.do("settle")
+        job.do("stop")
+        seen[store] = [_values(job, name)]
+        job.do("start", query="named", name=name, **later)
+        job.do("add", rows=_rows(5, 40))
+        job.do("settle")
+        job.do("stop")
+        seen[store].append(_values(job, name))
+    assert seen["millpond"] == seen["rocksdb"]
+    assert "name='named'" in seen["millpond"][0][0]
+    assert checkpoint.verify(jobs["millpond"].work / name).problems == []
+
+
 @needs_43
 @pytest.mark.deep
 @pytest.mark.parametrize("query", ["no-time", "dedup-count"])

@@ -14,6 +14,8 @@ private object RealTimeNodes {
       s"Spark ${org.apache.spark.SPARK_VERSION} runs no stateful operator in real-time mode.",
       "Use Spark 4.3, or another trigger.")
 
+  def clear(query: StreamExecution): Unit = ()
+
   def started(query: StreamExecution): Unit = ()
 
   def described(query: StreamExecution): Unit = ()

@@ -1,12 +1,20 @@
 package org.apache.spark.sql.millpond.driver
 
+import scala.util.control.NonFatal
+
+import org.apache.hadoop.fs.Path
+
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.execution.SparkPlan
 import org.apache.spark.sql.execution.streaming.{MetadataAccess, RealTimeTrigger}
+import org.apache.spark.sql.execution.streaming.checkpointing.CheckpointFileManager
 import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate.{
   TransformWithStateExec, TransformWithStateExecBase
 }
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
+import org.apache.spark.sql.execution.streaming.state.{
+  OperatorStateMetadataV1, OperatorStateMetadataV2
+}
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.millpond.base.Names
 
@@ -27,6 +35,35 @@ private object RealTimeNodes extends Logging {
             "query of format 2, use `millpond savepoint bootstrap`: docs/guides/real-time.md.")
     }
 
+  /** Called before the query reads its logs, with any trigger. A batch that was cut short in
+    * real-time mode has left what [[described]] wrote, and no entry in the offset log. This run may
+    * have other operators, with other state, and Spark writes no file that is there. */
+  def clear(query: StreamExecution): Unit = {
+    val root = new Path(query.resolvedCheckpointRoot)
+    try {
+      val conf = query.sparkSession.sessionState.newHadoopConf()
+      val files = CheckpointFileManager.create(root, conf)
+      def listed(folder: Path): Seq[Path] =
+        if (files.exists(folder)) files.list(folder).map(_.getPath).toSeq else Nil
+      // the first store makes the folder: a query of another provider has none
+      if (files.exists(new Path(root, "millpond"))) {
+        val operators = listed(new Path(root, "state"))
+        val written = operators.flatMap(o => listed(OperatorStateMetadataV2.metadataDirPath(o)))
+        // Looked at last: Spark's entry of a micro-batch, and that of a rescale, was there before
+        // what is listed. Only a command that makes a Spark checkpoint writes the log later.
+        StartCheck.refuseUnfinished(root, conf)
+        val last = query.offsetLog.getLatestBatchId()
+        written.filter(_.getName.toLongOption.exists(_ > last.getOrElse(-1L)))
+          .foreach(files.delete)
+        if (last.isEmpty)
+          operators.foreach(o => files.delete(OperatorStateMetadataV1.metadataFilePath(o)))
+      }
+    } catch {
+      case NonFatal(e) => logWarning(
+          s"what a batch in real-time mode may have left in $root is not removed: ${e.getMessage}")
+    }
+  }
+
   /** The plan of a query in real-time mode: Spark's list of nodes decides about it. Without the
     * list the user wants to run what Spark does not know, such as Python's node. */
   def planned(plan: SparkPlan): SparkPlan =
@@ -45,7 +82,7 @@ private object RealTimeNodes extends Logging {
     * for each stateful node, before the node checks the provider's name. In real-time mode Spark
     * writes down which operators there are when the batch ends, and with any other trigger before
     * its first task. A store must know its operator when it opens. What is written stays: Spark's
-    * own call finds it there. */
+    * own call finds it there. Of a batch that is cut short, [[clear]] removes it. */
   def described(query: StreamExecution): Unit = if (isFinal && query.lastExecution != null) {
     val execution = query.lastExecution
     execution.executedPlan.foreach {

@@ -48,6 +48,7 @@ private final class WatchStarts(session: org.apache.spark.sql.SparkSession)
         case stream: StreamExecution => Some(stream)
         case _ => None
       }
+      query.foreach(RealTimeNodes.clear)
       query.foreach(RealTime.started)
       query.foreach(Ttls.started(_, event.runId))
       query.foreach(Sinks.started(_, event.runId))
