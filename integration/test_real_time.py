@@ -16,7 +16,7 @@ from integration.harness import EVERYTHING, millponds_own
 from integration.jvm import IS_SPARK_4_2, MILLPOND, ROCKSDB
 from integration.processes import wait_until
 from integration.real_time import RealTimeJob, RefusedError, with_either_store
-from integration.real_time_job import REFUSED, RUNS
+from integration.real_time_job import PARTITIONS, REFUSED, RUNS
 from millpond import checkpoint, savepoint
 
 pytestmark = [pytest.mark.spark, millponds_own]
@@ -25,6 +25,7 @@ needs_43 = pytest.mark.skipif(IS_SPARK_4_2, reason="Spark 4.2 has no state in re
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _REAL_TIME = "spark.sql.streaming.stateStore.millpond.realTime"
+_PARTITIONS = "spark.sql.shuffle.partitions"
 _SPAN_S = 0.5  # of a batch
 
 
@@ -314,6 +315,29 @@ def test_a_batch_that_is_cut_short_leaves_no_operator(
     assert seen["millpond"] == seen["rocksdb"]
     assert "name='named'" in seen["millpond"][0][0]
     assert checkpoint.verify(jobs["millpond"].work / name).problems == []
+
+
+@needs_43
+@pytest.mark.parametrize("query", ["count", deep("no-time")])
+def test_a_first_batch_that_is_cut_short(jobs: dict[str, RealTimeJob], query: str) -> None:
+    """The next run may have another number of partitions: nothing was written for the first one."""
+    job, name = jobs["millpond"], f"first-{query}"
+    job.do("new_source")
+    job.do("start", query=query, name=name, seconds=600)
+    job.do("add", rows=_rows(20))
+    job.do("seen", name=name, rows=20)
+    job.do("stop")
+    job.do("set", conf={_PARTITIONS: "3"})
+    try:
+        job.do("start", query=query, name=name, seconds=_SPAN_S)
+        job.do("settle")
+    finally:
+        job.do("stop")
+        job.do("set", conf={_PARTITIONS: str(PARTITIONS)})
+    if query == "count":
+        assert job.do("state", name=name) == _counted(_rows(20))
+    assert checkpoint.verify(job.work / name).problems == []
+    assert checkpoint.show(job.work / name).partitions == 3
 
 
 @needs_43

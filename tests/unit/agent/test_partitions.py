@@ -5,13 +5,15 @@ from __future__ import annotations
 import json
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from millpond.agent.service import AgentService
 from millpond.errors import ErrorKind
 from millpond.format import layout
-from millpond.format.format_file import CheckpointFormat, encode_format
+from millpond.format.format_file import CheckpointFormat, decode_format, encode_format
+from millpond.model.key_groups import key_groups_for
 from tests.agent_driver import CallError, Provider
 from tests.checkpoints import state_schema
 from tests.unit.agent.histories import offsets, snapshots_at
@@ -190,3 +192,60 @@ def test_a_format_file_that_contradicts_the_state_is_refused(make: MakeProvider)
     with pytest.raises(CallError) as caught:
         make().open(1)
     assert caught.value.kind is ErrorKind.FORMAT_DAMAGED
+
+
+def _key_groups(checkpoint: Path) -> tuple[int, int]:
+    stored = decode_format((checkpoint / layout.FORMAT_KEY).read_bytes())
+    return stored.max_parallelism, stored.base
+
+
+@pytest.mark.parametrize("partitions", [12, 100, 300])
+def test_a_first_batch_that_was_cut_short_fixes_no_key_groups(
+    make: MakeProvider, partitions: int
+) -> None:
+    """In real-time mode nothing in the offset log tells of it. The next run may have any number."""
+    cut = make(partitions_hint=200, run_id="first")
+    cut.open(0)
+    # all stores of the next run open at the same time
+    for partition in range(3):
+        provider = make(partition=partition, partitions_hint=partitions, run_id="second")
+        provider.open(0)
+        assert (provider.plan["max_parallelism"], provider.plan["base"]) == (
+            key_groups_for(partitions, None).max_parallelism,
+            partitions,
+        )
+        assert _key_groups(cut.checkpoint)[1] == partitions
+
+
+@pytest.mark.parametrize("what", ["batch", "state", "option"])
+def test_key_groups_that_somebody_needs_stay(make: MakeProvider, what: str) -> None:
+    """A batch that began, a store that committed, an option that was chosen for good."""
+    writer = make(partitions_hint=200, run_id="first")
+    writer.open(0)
+    if what == "batch":
+        offsets(writer.checkpoint, 0, 12, commit=False)
+    if what == "state":
+        writer.commit()
+    options = {"maxParallelism": "1536"} if what == "option" else {}
+    with pytest.raises(CallError) as caught:
+        make(partition=1, partitions_hint=12, run_id="second", options=options).open(0)
+    assert caught.value.kind is (
+        ErrorKind.MAX_PARALLELISM_MISMATCH
+        if what == "option"
+        else ErrorKind.MAX_PARALLELISM_INVALID
+    )
+    assert _key_groups(writer.checkpoint) == (25_600, 200)
+
+
+def test_a_late_task_of_the_run_before_changes_no_key_groups(make: MakeProvider) -> None:
+    """It opens its first store when those of the next run are open."""
+    make(partitions_hint=200, run_id="first").open(0)
+    ahead = CheckpointFormat(
+        max_parallelism=1536, base=12, created_by="the next run", created_ms=2**52
+    )
+    late = make(partition=1, partitions_hint=200, run_id="first")
+    (late.checkpoint / layout.FORMAT_KEY).write_bytes(encode_format(ahead))
+    with pytest.raises(CallError) as caught:
+        late.open(0)
+    assert caught.value.kind is ErrorKind.MAX_PARALLELISM_INVALID
+    assert _key_groups(late.checkpoint) == (1536, 12)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -61,6 +62,8 @@ class CheckpointContext:
 
     uri: str
     storage: Storage
+    # When the run first opened a store of it here.
+    begun_ms: int = field(default_factory=lambda: time.time_ns() // 1_000_000)
     lock: threading.Lock = field(default_factory=threading.Lock)
     last_sweep_ms: dict[int, int] = field(default_factory=dict)  # operator -> time
     sweeping: set[int] = field(default_factory=set)  # operators

@@ -85,7 +85,7 @@ def setting_of(
     ):
         _check_recorded(context, plan.target.version, recorded.partitions, partitions)
         partitions = recorded.partitions
-    key_groups = _key_groups(context, partitions, recorded, plan.target.version)
+    key_groups = _key_groups(context, partitions, recorded, plan.target.version, metadata)
     key_groups.check_partitions(partitions)
     return Setting(operator, partitions, key_groups)
 
@@ -175,13 +175,26 @@ def _remember_format(context: StoreContext, stored: CheckpointFormat) -> None:
 
 
 def _key_groups(
-    context: StoreContext, partitions: int, recorded: KeyGroupsInfo | None, version: int
+    context: StoreContext,
+    partitions: int,
+    recorded: KeyGroupsInfo | None,
+    version: int,
+    metadata: SparkMetadata,
 ) -> KeyGroups:
     """Return the query's key groups at `version`. The first store that opens records them."""
     option = context.options["maxParallelism"]
     requested = option if isinstance(option, int) else None
     stored = read_format(context)
-    if stored is None:
+    left_behind = (
+        stored is not None
+        and stored.base != partitions
+        and requested is None
+        and recorded is None
+        and version == 0
+        and stored.created_ms <= context.checkpoint.begun_ms
+        and _is_unused(context, metadata)
+    )
+    if stored is None or left_behind:
         if recorded is not None:
             log.warning(
                 "%s is missing: writing it again from what the state records", layout.FORMAT_KEY
@@ -196,7 +209,10 @@ def _key_groups(
             created_ms=time.time_ns() // 1_000_000,
         )
         try:
-            context.storage.put_bytes(layout.FORMAT_KEY, encode_format(stored), if_absent=True)
+            # All stores of a run write the same over what a run before it left behind.
+            context.storage.put_bytes(
+                layout.FORMAT_KEY, encode_format(stored), if_absent=not left_behind
+            )
         except ConflictError:
             # Another executor was first. What it wrote counts, and is checked like any other.
             stored = decode_format(context.storage.read(layout.FORMAT_KEY))
@@ -219,3 +235,21 @@ def _key_groups(
             f" {groups.base})",
         )
     return groups
+
+
+def _is_unused(context: StoreContext, metadata: SparkMetadata) -> bool:
+    """Return whether the query has neither begun a batch nor any state.
+
+    In real-time mode Spark logs a batch when it ends. A first batch that is cut short leaves key
+    groups for as many partitions as its run had, and the next run may have another number. A task
+    of that run which opens a store late finds what the next one wrote, and leaves it.
+    """
+    return (
+        metadata.last_batch is None
+        and metadata.last_committed_batch is None
+        and not any(
+            (found := layout.parse_key(info.key)) is not None
+            and isinstance(found.file, layout.ChangelogFile | layout.ManifestFile)
+            for info in context.storage.list(layout.STATE_DIR + "/")
+        )
+    )
