@@ -49,9 +49,16 @@ class Scene:
         return self.checkpoint / "state" / "0" / "0"
 
     def open(
-        self, *, provider_class: str = MILLPOND, shuffle: int | None = None, **options: Any
+        self,
+        *,
+        provider_class: str = MILLPOND,
+        shuffle: int | None = None,
+        run_id: str | None = None,
+        **options: Any,
     ) -> Provider:
-        """Return a new provider, like that of another executor."""
+        """Return a new provider, like that of another executor. Without `run_id` it is of a run of
+        its own.
+        """
         conf = short_conf(
             {
                 "checkpointFormatVersion": self.checkpoint_format,
@@ -62,7 +69,11 @@ class Scene:
         )
         conf["spark.sql.shuffle.partitions"] = str(shuffle or self.partitions)
         return self.harness.open(
-            self.checkpoint / "state", provider_class=provider_class, schema=Schema(), conf=conf
+            self.checkpoint / "state",
+            provider_class=provider_class,
+            schema=Schema(),
+            conf=conf,
+            run_id=run_id,
         )
 
     def write(

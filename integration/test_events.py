@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,7 +91,8 @@ def test_an_attempt_that_lost_and_a_snapshot_that_is_damaged(
 ) -> None:
     scene = written_scene(logging.harness, tmp_path, 2)
     newest = max(scene.states)
-    loser, winner = scene.open(), scene.open()
+    run_id = str(uuid.uuid4())  # a run that begins later would end the first one's stores
+    loser, winner = scene.open(run_id=run_id), scene.open(run_id=run_id)
     stores = [provider.store(newest, scene.ids[newest]) for provider in (loser, winner)]
     for store in stores:
         store.put(["lost", 1], ["x", 0])

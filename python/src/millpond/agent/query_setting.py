@@ -191,7 +191,7 @@ def _key_groups(
         and requested is None
         and recorded is None
         and version == 0
-        and stored.created_ms <= context.checkpoint.begun_ms
+        and stored.created_ms < context.checkpoint.begun_ms
         and _is_unused(context, metadata)
     )
     if stored is None or left_behind:
