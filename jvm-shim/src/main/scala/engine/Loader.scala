@@ -229,15 +229,19 @@ private[millpond] object Loader extends Logging {
         return false
     }
     val lineage = plan.get("lineage").elements.asScala.map(_.asText).toVector
+    // versions that an interrupted erasure left, and runs with numKeys.exact=false, have no count
+    val keys =
+      if (replay.keys.isKnown || !engine.exactKeys) replay.keys else engine.tier.count(layout)
+    val flushed = replay.flushed
     engine.loaded(Committed(
         version = version,
         lineageBase = plan.get("lineage_base").asLong,
         lineage = lineage,
-        keys = replay.keys,
+        keys = keys,
         keysBefore = None,
         pending = replay.pending,
-        anchor = Point(version, lineage.lastOption.getOrElse(""), replay.keys),
-        flushed = replay.flushed,
+        anchor = Point(version, lineage.lastOption.getOrElse(""), keys),
+        flushed = if (flushed.version == version) flushed.copy(keys = keys) else flushed,
         snapshot = db.map(d => d.get("version").asLong -> d.get("id").asText),
         composed = db.exists(_.has("sources")),
         emptyBase = loadEmpty,

@@ -81,7 +81,7 @@ private[engine] final class StoreTier(monitor: AnyRef, context: StoreContext, st
     folder = null
   }
 
-  /** Count the live keys of a store that a rescale put together: those of memory, and those of the
+  /** Count the live keys of a store whose version says no number: those of memory, and those of the
     * tier that memory does not know. */
   def count(layout: StoreLayout): KeyCount = {
     val counted = KeyCount.empty(layout)
