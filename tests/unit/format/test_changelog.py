@@ -25,11 +25,11 @@ from millpond.format.changelog import (
     ChangelogWriter,
     Op,
     Record,
-    encode_varint,
     read_header,
 )
 from millpond.format.codecs import Codec
 from millpond.model.ids import VersionId
+from millpond.model.varint import decode_varint, encode_varint
 from tests.examples import HEADER, RECORD_LISTS, RECORDS, changelog_bytes, headers, lz4_compressed
 
 CODECS = ["none", "lz4", "zstd"]
@@ -371,8 +371,8 @@ def test_without_pyarrow(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @given(st.integers(0, 2**35 - 1))
 def test_varints(value: int) -> None:
-    encoded = changelog.encode_varint(value)
-    assert changelog.decode_varint(encoded, 0) == (value, len(encoded))
+    encoded = encode_varint(value)
+    assert decode_varint(encoded, 0) == (value, len(encoded))
 
 
 @given(st.integers(0, 200), st.integers(0, 200), st.integers(1, 6), st.data())

@@ -10,8 +10,8 @@ import pytest
 import rocksdict
 
 from millpond.errors import FormatError, MillpondError, UnsupportedError
-from millpond.format import sst_blocks
 from millpond.format.sst_blocks import Block, data_blocks
+from millpond.model.varint import decode_varint
 
 GOLDEN = sorted(Path("tests/golden").rglob("*.sst"))
 _COMPRESSIONS = ("none", "lz4", "zstd")
@@ -93,7 +93,7 @@ def test_an_index_that_ends_before_it_begins_is_no_file_without_rows(tmp_path: P
     data = bytearray(written(tmp_path / "db", "none"))
     at, numbers = len(data) - 53 + 1, []
     for _ in range(4):
-        number, at = sst_blocks._varint(bytes(data), at)
+        number, at = decode_varint(bytes(data), at)
         numbers.append(number)
     end = numbers[2] + numbers[3]
     data[end - 4 : end] = (0x00FF_FFFF).to_bytes(4, "little")  # restarts

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from millpond.errors import ErrorKind, FormatError, UnsupportedError
 from millpond.format import codecs
 from millpond.format.codecs import Codec
+from millpond.model.varint import decode_varint
 
 _FOOTER_BYTES = 53
 _MAGIC = 0x88E2_41B7_85F4_CFF7
@@ -76,10 +77,10 @@ def _index(
     index: tuple[int, int] | None = None
     if 2 <= version <= 5:
         at = 1
-        meta_at, at = _varint(footer, at)
-        meta_bytes, at = _varint(footer, at)
-        offset, at = _varint(footer, at)
-        index = offset, _varint(footer, at)[0]
+        meta_at, at = decode_varint(footer, at)
+        meta_bytes, at = decode_varint(footer, at)
+        offset, at = decode_varint(footer, at)
+        index = offset, decode_varint(footer, at)[0]
     elif version == 6:
         (meta_bytes,) = struct.unpack_from("<I", footer, _META_SIZE_AT)
         meta_at = size_bytes - _FOOTER_BYTES - _TRAILER_BYTES - meta_bytes
@@ -114,14 +115,14 @@ def _delta_handles(raw: bytes) -> list[tuple[int, int]]:
     found: list[tuple[int, int]] = []
     at, end = 0, _entries_end(raw)
     while at < end:
-        shared, at = _varint(raw, at)
-        unshared, at = _varint(raw, at)
+        shared, at = decode_varint(raw, at)
+        unshared, at = decode_varint(raw, at)
         at += unshared
         if shared == 0:  # a restart: the whole handle
-            offset, at = _varint(raw, at)
-            length, at = _varint(raw, at)
+            offset, at = decode_varint(raw, at)
+            length, at = decode_varint(raw, at)
         else:
-            change, at = _varint(raw, at)
+            change, at = decode_varint(raw, at)
             before = found[-1]
             offset = before[0] + before[1] + _TRAILER_BYTES
             length = before[1] + ((change >> 1) ^ -(change & 1))
@@ -143,7 +144,7 @@ def _block(
     codec = _CODECS.get(kind)
     if codec is None:
         raise _unknown(name, f"compression {kind}")
-    raw_bytes, at = _varint(body, 0)
+    raw_bytes, at = decode_varint(body, 0)
     return codecs.decompress(codec, body[at:], raw_bytes)
 
 
@@ -172,9 +173,9 @@ def _entries(raw: bytes, behind: int = _INTERNAL_BYTES) -> Iterator[tuple[bytes,
         if (shared | unshared | value_bytes) < 0x80:
             at += 3
         else:
-            shared, at = _varint(raw, at)
-            unshared, at = _varint(raw, at)
-            value_bytes, at = _varint(raw, at)
+            shared, at = decode_varint(raw, at)
+            unshared, at = decode_varint(raw, at)
+            value_bytes, at = decode_varint(raw, at)
         stop = at + unshared + value_bytes
         if shared > len(key) or stop > end:
             raise ValueError("an entry leads out of its block")
@@ -184,25 +185,12 @@ def _entries(raw: bytes, behind: int = _INTERNAL_BYTES) -> Iterator[tuple[bytes,
 
 
 def _handle(value: bytes) -> tuple[int, int]:
-    offset, at = _varint(value, 0)
-    return offset, _varint(value, at)[0]
+    offset, at = decode_varint(value, 0)
+    return offset, decode_varint(value, at)[0]
 
 
 def _number(value: bytes) -> int:
-    return _varint(value, 0)[0]
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-        if shift > 63:
-            raise ValueError("a number has too many bytes")
+    return decode_varint(value, 0)[0]
 
 
 def _unknown(name: str, what: str) -> UnsupportedError:

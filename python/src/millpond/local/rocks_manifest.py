@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from millpond.model.varint import decode_varint, encode_varint
+
 _BLOCK_BYTES = 32 * 1024
 _HEADER_BYTES = 7  # checksum, length, kind of record
 _FULL, _FIRST, _MIDDLE, _LAST = 1, 2, 3, 4
@@ -73,9 +75,9 @@ def _bounds_of(change: bytes) -> Iterator[bytes]:
     """Yield the keys in a change."""
     at = 0
     while at < len(change):
-        tag, at = _number(change, at)
+        tag, at = decode_varint(change, at)
         if tag == _CURSOR:
-            _, at = _number(change, at)
+            _, at = decode_varint(change, at)
             key, at = _bytes(change, at)
             yield key[:-_INTERNAL_BYTES]
         elif tag == _NEW_FILE:
@@ -86,7 +88,7 @@ def _bounds_of(change: bytes) -> Iterator[bytes]:
             at = _after_numbers(change, at, 2)
             part = 0
             while part != _LAST_PART:
-                part, at = _number(change, at)
+                part, at = decode_varint(change, at)
                 if part != _LAST_PART:
                     _, at = _bytes(change, at)
         else:
@@ -100,25 +102,13 @@ def _bounds_of(change: bytes) -> Iterator[bytes]:
 
 def _after_numbers(data: bytes, at: int, count: int) -> int:
     for _ in range(count):
-        _, at = _number(data, at)
+        _, at = decode_varint(data, at)
     return at
-
-
-def _number(data: bytes, at: int) -> tuple[int, int]:
-    """Return a number, and the place behind it."""
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
 
 
 def _bytes(data: bytes, at: int) -> tuple[bytes, int]:
     """Return bytes after their length, and the place behind them."""
-    size, at = _number(data, at)
+    size, at = decode_varint(data, at)
     if at + size > len(data):
         raise ValueError("a text leads out of its record")
     return data[at : at + size], at + size
@@ -132,7 +122,9 @@ def without_files(manifest: bytes, files: Iterable[tuple[int, int]]) -> bytes:
         files: level and number of each, as the manifest has them. RocksDB does not open the
             database if one is not there.
     """
-    edit = b"".join(_varint(_DELETED_FILE) + _varint(level) + _varint(n) for level, n in files)
+    edit = b"".join(
+        encode_varint(number) for level, n in files for number in (_DELETED_FILE, level, n)
+    )
     return manifest + _records(edit, len(manifest)) if edit else manifest
 
 
@@ -153,15 +145,6 @@ def _records(payload: bytes, position: int) -> bytes:
         found += _masked(_crc32c(body)).to_bytes(4, "little")
         found += len(part).to_bytes(2, "little") + body
         first = False
-    return bytes(found)
-
-
-def _varint(value: int) -> bytes:
-    found = bytearray()
-    while value >= 0x80:
-        found.append(value & 0x7F | 0x80)
-        value >>= 7
-    found.append(value)
     return bytes(found)
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from millpond.errors import ErrorKind, FormatError, UnsupportedError
+from millpond.model.varint import decode_varint
 from millpond.rows.arrow_types import struct_type
 from millpond.spark.types import Array, Atom, Decimal, Map, SparkType, Struct
 
@@ -63,14 +64,11 @@ def _damaged(why: str) -> FormatError:
 
 def _long(data: bytes, at: int) -> tuple[int, int]:
     """Read a number of variable length, in zigzag encoding."""
-    value = shift = 0
-    while True:
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return (value >> 1) ^ -(value & 1), at
-        shift += 7
+    try:
+        value, at = decode_varint(data, at)
+    except ValueError as e:
+        raise _damaged(str(e)) from e
+    return (value >> 1) ^ -(value & 1), at
 
 
 def _bytes(data: bytes, at: int) -> tuple[bytes, int]:

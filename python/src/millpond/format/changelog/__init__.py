@@ -25,13 +25,12 @@ from millpond.format.changelog.parts import (
 from millpond.format.changelog.reader import (
     ChangelogReader,
     Puts,
-    decode_varint,
     has_repeats,
     parse_puts,
     parse_records,
     read_header,
 )
-from millpond.format.changelog.writer import ChangelogWriter, Sink, encode_varint
+from millpond.format.changelog.writer import ChangelogWriter, Sink
 
 __all__ = [
     "DEFAULT_BLOCK_BYTES",
@@ -47,8 +46,6 @@ __all__ = [
     "Puts",
     "Record",
     "Sink",
-    "decode_varint",
-    "encode_varint",
     "has_repeats",
     "parse_puts",
     "parse_records",

@@ -27,8 +27,10 @@ from millpond.format.changelog.parts import (
 )
 from millpond.format.codecs import Codec
 from millpond.model.json_fields import JsonFields
+from millpond.model.varint import decode_varint
 
 _MAX_HEADER_JSON_BYTES = 64 * 1024 * 1024
+_MOST_LENGTH_BYTES = 6  # of the number that says how long a key or a value is
 
 
 def _damaged(name: str) -> Callable[[str], MillpondError]:
@@ -210,8 +212,8 @@ def parse_puts(raw: bytes, count: int) -> Puts | None:
     if count < 2 or len(raw) % count or raw[0] != Op.PUT:
         return None
     try:
-        key_bytes, key_at = decode_varint(raw, 1)
-        value_bytes, value_at = decode_varint(raw, key_at + key_bytes)
+        key_bytes, key_at = decode_varint(raw, 1, _MOST_LENGTH_BYTES)
+        value_bytes, value_at = decode_varint(raw, key_at + key_bytes, _MOST_LENGTH_BYTES)
     except (IndexError, ValueError):
         return None
     step = value_at + value_bytes
@@ -240,12 +242,12 @@ def parse_records(raw: bytes, fail: Callable[[str], MillpondError]) -> list[Reco
             op = _OPS.get(raw[position])
             if op is None:
                 raise fail(f"unknown operation {raw[position]}")
-            length, position = decode_varint(raw, position + 1)
+            length, position = decode_varint(raw, position + 1, _MOST_LENGTH_BYTES)
             key = raw[position : position + length]
             position += length
             value: bytes | None = None
             if op is not Op.DELETE:
-                length, position = decode_varint(raw, position)
+                length, position = decode_varint(raw, position, _MOST_LENGTH_BYTES)
                 value = raw[position : position + length]
                 position += length
             if position > end:
@@ -254,20 +256,3 @@ def parse_records(raw: bytes, fail: Callable[[str], MillpondError]) -> list[Reco
     except (IndexError, ValueError) as e:
         raise fail("a record exceeds its block") from e
     return records
-
-
-def decode_varint(raw: bytes, position: int) -> tuple[int, int]:
-    """Return the unsigned LEB128 at `position`, and the position after it."""
-    byte = raw[position]
-    if byte < 0x80:
-        return byte, position + 1
-    value, shift = byte & 0x7F, 7
-    while True:
-        position += 1
-        byte = raw[position]
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position + 1
-        shift += 7
-        if shift > 35:
-            raise ValueError("varint too long")

@@ -27,6 +27,7 @@ from millpond.format.changelog.parts import (
     Record,
 )
 from millpond.format.codecs import Codec
+from millpond.model.varint import encode_varint
 
 _RECORD_HEAD_BYTES = 16  # the operation and the two lengths take at most that much
 
@@ -38,16 +39,6 @@ def _check_fits(block_bytes: int) -> None:
             f" {codecs.MAX_BLOCK_BYTES}",
             kind=ErrorKind.ROW_TOO_LARGE,
         )
-
-
-def encode_varint(value: int) -> bytes:
-    """Return `value` (>= 0) as an unsigned LEB128."""
-    out = bytearray()
-    while value >= 0x80:
-        out.append(value & 0x7F | 0x80)
-        value >>= 7
-    out.append(value)
-    return bytes(out)
 
 
 class _Lengths(dict[int, bytes]):

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from millpond.format.changelog import Op, encode_varint
+from millpond.format.changelog import Op
 from millpond.model.json_fields import RESERVED_SLOT, ColumnFamily
 from millpond.model.key_groups import KeyGroups
+from millpond.model.varint import encode_varint
 from millpond.query.row_source import Rows
 
 Bytes = npt.NDArray[np.uint8]
