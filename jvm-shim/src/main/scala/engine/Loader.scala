@@ -229,7 +229,8 @@ private[millpond] object Loader extends Logging {
         return false
     }
     val lineage = plan.get("lineage").elements.asScala.map(_.asText).toVector
-    // versions that an interrupted erasure left, and runs with numKeys.exact=false, have no count
+    // versions that a rescale put together, that an interrupted erasure left, or of runs with
+    // numKeys.exact=false may have no count
     val keys =
       if (replay.keys.isKnown || !engine.exactKeys) replay.keys else engine.tier.count(layout)
     val flushed = replay.flushed
@@ -279,8 +280,6 @@ private[millpond] object Loader extends Logging {
       tier.close()
     }
     if (composed) replay.foreign(Composer.changelogs(db), version)
-    val keys = KeyCount.of(layout, db)
-    replay.count(
-      if (composed && !keys.isKnown && engine.exactKeys) tier.count(layout) else keys)
+    replay.count(KeyCount.of(layout, db))
   }
 }

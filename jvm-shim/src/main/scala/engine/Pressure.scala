@@ -107,8 +107,12 @@ private[engine] final class Pressure(store: StoreView, batch: RunningBatch, batc
   /** After a write of a running batch. Callers hold no lock. */
   def afterWrite(): Unit = relieve(ends = false)
 
-  /** Before the commit of a running batch. Callers hold neither `diskLock` nor the monitor. */
-  def beforeCommit(): Unit = if (budget.isCrowded && !store.isHeap) relieve(ends = true)
+  /** Whether a batch may leave less than it may have while it runs. */
+  def isCrowded: Boolean = budget.isCrowded && !store.isHeap
+
+  /** Before the commit of a running batch, if `isCrowded`. Callers hold neither `diskLock` nor the
+    * monitor. */
+  def beforeCommit(): Unit = relieve(ends = true)
 
   private def relieve(ends: Boolean): Unit = if (store.synchronized(mustSpill(ends)))
     try moveToDisk(ends)

@@ -316,14 +316,16 @@ final class StoreEngine(val context: StoreContext, follows: Boolean = false) ext
   /** Make the batch durable and return its version. After a failure an abort is still possible. */
   def commit(session: Session): Long = ending.during {
     val start = System.nanoTime
-    synchronized {
-      checkWritable(session)
-      scans.closeAll() // what they read could not be dropped
+    if (pressure.isCrowded) {
+      synchronized {
+        checkWritable(session)
+        scans.closeAll() // what they read could not be dropped
+      }
+      pressure.beforeCommit()
     }
-    pressure.beforeCommit()
     val (next, from, written) = synchronized {
       checkWritable(session)
-      scans.closeAll() // those that began since
+      scans.closeAll()
       val next = committed.version + 1
       val written = batchLog.write(next, batch.id)
       batch.publish()
