@@ -129,7 +129,9 @@ def open_place(path: str | os.PathLike[str], until_end: ExitStack, *, dry_run: b
                 raise
             continue
         # Only the newest is asked for more than its versions, and each has a text of every store.
-        images = [*(replace(one, texts={}, files=()) for one in images), image]
+        if images:
+            images[-1] = replace(images[-1], texts={}, files=())
+        images.append(image)
     if not images:
         raise NotFoundError(
             f"{root}: no batch is committed yet", kind=ErrorKind.BATCH_NOT_COMMITTED
