@@ -41,6 +41,22 @@ def _run(
     provider.close()
 
 
+@contextmanager
+def _two_runs(
+    harness: Harness, checkpoint: Path, conf: Mapping[str, str] | None = None
+) -> Iterator[tuple[Provider, Provider]]:
+    with (
+        _run(harness, checkpoint, conf=conf) as first,
+        _run(harness, checkpoint, conf=conf) as second,
+    ):
+        yield first, second
+
+
+def _has_its_rows_alone(store: Store) -> None:
+    """Check what a store on the heap takes: more than half of the memory."""
+    assert 160 << 10 < store.metrics()["memory_bytes"] < 320 << 10
+
+
 def _held_flush(harness: Harness, provider: Provider) -> str:
     """Begin a snapshot whose flush is held. Return its name, for `join`."""
     harness.hold("flush.done")
@@ -80,7 +96,7 @@ def _check(provider: Provider, at: Commit) -> None:
 
 def test_a_run_gives_its_rows_up_when_the_next_one_writes(harness: Harness, tmp_path: Path) -> None:
     """Spark closes the stores of the first one up to two minutes later."""
-    with _run(harness, tmp_path / "query") as first, _run(harness, tmp_path / "query") as second:
+    with _two_runs(harness, tmp_path / "query") as (first, second):
         one = _batch(first, None)
         _check(second, one)
         assert _has(first, one), "a reader took the rows of the query"
@@ -102,7 +118,7 @@ def test_a_task_of_the_run_before_that_lingers_keeps_its_rows(
     harness: Harness, tmp_path: Path
 ) -> None:
     """But no longer than it has the store."""
-    with _run(harness, tmp_path / "query") as first, _run(harness, tmp_path / "query") as second:
+    with _two_runs(harness, tmp_path / "query") as (first, second):
         one = _batch(first, None)
         lingers = first.store(one.version, one.id, task="lingers")
         lingers.put(["key 1", 1], ["never committed"])
@@ -119,24 +135,21 @@ def test_a_state_on_the_heap_has_room_when_such_a_task_has_ended(
     harness: Harness, tmp_path: Path
 ) -> None:
     """Spark tries the task of the next run again."""
-    with (
-        _run(harness, tmp_path / "query", conf=_HEAP) as first,
-        _run(harness, tmp_path / "query", conf=_HEAP) as second,
-    ):
+    with _two_runs(harness, tmp_path / "query", _HEAP) as (first, second):
         one = _batch(first, None)
         lingers = first.store(one.version, one.id, task="lingers")
         with pytest.raises(ProviderError, match="MEMORY_EXHAUSTED"):
             second.store(one.version, one.id)
         lingers.abort()
         store = second.store(one.version, one.id)
-        assert 160 << 10 < store.metrics()["memory_bytes"] < 320 << 10
+        _has_its_rows_alone(store)
         store.abort()
 
 
 def test_the_next_run_does_not_wait_for_a_flush_of_the_one_before(
     harness: Harness, tmp_path: Path
 ) -> None:
-    with _run(harness, tmp_path / "query") as first, _run(harness, tmp_path / "query") as second:
+    with _two_runs(harness, tmp_path / "query") as (first, second):
         one = _batch(first, None)
         first.store(one.version, one.id).abort()  # proves it committed
         snapshot = _held_flush(harness, first)
@@ -153,17 +166,14 @@ def test_a_state_of_more_than_half_the_memory_goes_on_in_the_next_run(
     harness: Harness, tmp_path: Path, reads_first: bool
 ) -> None:
     """A store with the backend heap may drop nothing, so it fails if there is no room."""
-    with (
-        _run(harness, tmp_path / "query", conf=_HEAP) as first,
-        _run(harness, tmp_path / "query", conf=_HEAP) as second,
-    ):
+    with _two_runs(harness, tmp_path / "query", _HEAP) as (first, second):
         one = _batch(first, None)
         if reads_first:
             read = second.read_store(one.version, one.id)
             store = second.upgrade(read, one.version, one.id)
         else:
             store = second.store(one.version, one.id)
-        assert 160 << 10 < store.metrics()["memory_bytes"] < 320 << 10
+        _has_its_rows_alone(store)
         store.abort()
 
 
@@ -174,10 +184,7 @@ def test_an_operator_that_reads_first_loads_such_a_state_from_a_snapshot(
 
     A state reader is no operator: the query keeps its rows.
     """
-    with (
-        _run(harness, tmp_path / "query", conf=_HEAP) as first,
-        _run(harness, tmp_path / "query", conf=_HEAP) as second,
-    ):
+    with _two_runs(harness, tmp_path / "query", _HEAP) as (first, second):
         one = _batch(first, None)
         first.store(one.version, one.id).abort()  # proves it committed
         first.snapshot()
@@ -187,7 +194,7 @@ def test_an_operator_that_reads_first_loads_such_a_state_from_a_snapshot(
         assert _has(first, one)
         read = second.read_store(one.version, one.id, task="an operator", of_run=True)
         store = second.upgrade(read, one.version, one.id)
-        assert 160 << 10 < store.metrics()["memory_bytes"] < 320 << 10
+        _has_its_rows_alone(store)
         store.abort()
         assert not _has(first, one)
 
@@ -196,10 +203,7 @@ def test_a_state_on_the_heap_is_loaded_when_a_flush_of_the_run_before_has_ended(
     harness: Harness, tmp_path: Path
 ) -> None:
     """Beside the rows of that run it has no room."""
-    with (
-        _run(harness, tmp_path / "query", conf=_HEAP) as first,
-        _run(harness, tmp_path / "query", conf=_HEAP) as second,
-    ):
+    with _two_runs(harness, tmp_path / "query", _HEAP) as (first, second):
         one = _batch(first, None)
         first.store(one.version, one.id).abort()  # proves it committed
         snapshot = _held_flush(harness, first)

@@ -10,22 +10,21 @@ import logging
 import shutil
 import threading
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from millpond.agent import context as contexts
-from millpond.agent.newest_open import NewestOpen
 from millpond.agent.service import AgentService
 from millpond.errors import ErrorKind
 from millpond.storage import MemoryStorage, StorageSettings
 from millpond.storage.split import SplitStorage
 from millpond.storage.usage import Usage
-from millpond.testing.faults import Fault, FaultyStorage, Operation, fail_when
+from millpond.testing.faults import Fault, FaultyStorage, fail_when
 from millpond.testing.storage_contract import StorageContract
 from tests.agent_driver import CallError, Provider
+from tests.objects import Objects
 
 OFFSETS = b'v1\n{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{"spark.sql.shuffle.partitions":"4"}}\n{}'
 OPERATOR = (
@@ -38,36 +37,6 @@ class TestFaultyStorageWithoutFaults(StorageContract):
     @pytest.fixture
     def storage(self) -> FaultyStorage:
         return FaultyStorage(MemoryStorage(), lambda _: None)
-
-
-class Objects:
-    """A memory storage, and agents that use it."""
-
-    def __init__(self, tmp_path: Path) -> None:
-        self.memory = MemoryStorage()
-        self.fault: Callable[[Operation], Fault | None] = lambda _: None
-        self.storage = FaultyStorage(self.memory, lambda op: self.fault(op))
-        self.tmp_path = tmp_path
-        self.number = 0
-
-    def provider(self, spark_format: int = 2, **more: Any) -> Provider:
-        """Return a provider on an executor of its own."""
-        self.number += 1
-        service = AgentService(opener=lambda uri, settings: self.storage)
-        return Provider(
-            service,
-            self.tmp_path / "ckpt",
-            self.tmp_path / f"local-{self.number}",
-            storage=self.memory,
-            spark_format=spark_format,
-            **more,
-        )
-
-    def requests(self, call: Callable[[], object]) -> dict[str, int]:
-        """Run the call. Return the number of its requests by name of the method."""
-        before = Counter(self.storage.counts)
-        call()
-        return dict(self.storage.counts - before)
 
 
 @pytest.fixture
@@ -169,61 +138,6 @@ def test_a_store_that_was_closed_meanwhile_gets_no_folder(
         provider.open(version, at.id if at is not None else None)
     assert caught.value.kind is ErrorKind.LOCAL_FILES_LOST
     assert not provider.local_dir.exists()
-
-
-def test_a_load_ends_when_the_provider_has_begun_another(objects: Objects) -> None:
-    """The first one plans, as for a follower, while a task takes the store over."""
-    writer = objects.provider()
-    writer.open(0)
-    for _ in range(3):
-        writer.commit()
-    writer.snapshot()
-    at = writer.commit()
-    planning, go_on = threading.Event(), threading.Event()
-
-    def stands_still(operation: Operation) -> None:
-        if operation.key.endswith(".manifest") and not planning.is_set():
-            planning.set()
-            assert go_on.wait(30)
-
-    reader = objects.provider()
-    first_error: list[ErrorKind] = []
-
-    def load_first() -> None:
-        with pytest.raises(CallError) as caught:
-            reader.open(at.version, at.id)
-        first_error.append(caught.value.kind)
-
-    objects.fault = stands_still
-    first = threading.Thread(target=load_first)
-    first.start()
-    assert planning.wait(30)
-    first_dir = reader.generation_dir
-    asked = threading.Event()
-    note = NewestOpen.asked
-
-    second_state: list[tuple[str, ...]] = []
-
-    def load_second() -> None:
-        second_state.append(reader.open(at.version, at.id))
-
-    with pytest.MonkeyPatch.context() as patch:
-
-        def noted(self: NewestOpen, local_dir: str, generation: int) -> Callable[[], None]:
-            check = note(self, local_dir, generation)
-            asked.set()
-            return check
-
-        patch.setattr(NewestOpen, "asked", noted)
-        second = threading.Thread(target=load_second)
-        second.start()
-        assert asked.wait(30)
-    go_on.set()
-    first.join(30)
-    second.join(30)
-    assert first_error == [ErrorKind.STORE_CLOSED]
-    assert list(first_dir.glob("db-*")) == [], "it fetched a snapshot that nobody wants"
-    assert second_state == [writer.state]
 
 
 def test_spark_s_logs_are_read_once_per_run(objects: Objects) -> None:

@@ -1,0 +1,43 @@
+"""Agents on a storage without local paths."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from millpond.agent.service import AgentService
+from millpond.storage import MemoryStorage
+from millpond.testing.faults import Fault, FaultyStorage, Operation
+from tests.agent_driver import Provider
+
+
+class Objects:
+    """A memory storage, and agents that use it."""
+
+    def __init__(self, tmp_path: Path) -> None:
+        self.memory = MemoryStorage()
+        self.fault: Callable[[Operation], Fault | None] = lambda _: None
+        self.storage = FaultyStorage(self.memory, lambda op: self.fault(op))
+        self.tmp_path = tmp_path
+        self.number = 0
+
+    def provider(self, spark_format: int = 2, **more: Any) -> Provider:
+        """Return a provider on an executor of its own."""
+        self.number += 1
+        service = AgentService(opener=lambda uri, settings: self.storage)
+        return Provider(
+            service,
+            self.tmp_path / "ckpt",
+            self.tmp_path / f"local-{self.number}",
+            storage=self.memory,
+            spark_format=spark_format,
+            **more,
+        )
+
+    def requests(self, call: Callable[[], object]) -> dict[str, int]:
+        """Run the call. Return the number of its requests by name of the method."""
+        before = Counter(self.storage.counts)
+        call()
+        return dict(self.storage.counts - before)
