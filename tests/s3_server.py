@@ -186,7 +186,7 @@ class S3Server:
         return name
 
     def environment(self) -> dict[str, str]:
-        """Return the variables by which savepoints reach the server: they take no settings."""
+        """Return the variables by which commands reach the server."""
         return environment(self.endpoint)
 
     def settings(self, **options: object) -> StorageSettings:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from millpond.errors import ErrorKind, FormatError
+from millpond.storage.given import given
 
 
 class Unsendable(Exception):
@@ -22,4 +23,6 @@ def work(shared: str, job: int) -> str:
         raise Unsendable(1, 2)
     if job == -3:
         os._exit(9)
+    if shared == "endpoint":
+        return str(given().settings.s3.endpoint)
     return str(os.getpid()) if shared == "pid" else f"{shared}{job}"

@@ -44,16 +44,26 @@ def job():
 """
 
 
-def every_command(place: Place, spark: SparkSession, work: Path, *, by_a_jvm: bool = True) -> None:
+def every_command(
+    place: Place,
+    spark: SparkSession,
+    work: Path,
+    *,
+    by_a_jvm: bool = True,
+    options: Sequence[str] = (),
+) -> None:
     """Run each command once, on a query that counts by key. The query goes on afterwards.
 
     Args:
         by_a_jvm: also those that need Spark's classes, some seconds each.
+        options: what follows each command: `--option`, and how to reach the place.
     """
     query = _Query(place, spark, work)
     query.add(3)
     query.run()
     at = place.root
+    # Spark itself reads and writes there
+    by_spark = str(work) if place.state_only else at
     run, first = query.checkpoint, f"{at}/saved/first"
     env = place.environment(work / "conf")
     key = ["--key", "k=a"]
@@ -82,11 +92,11 @@ def every_command(place: Place, spark: SparkSession, work: Path, *, by_a_jvm: bo
         ["savepoint", "delete", f"{at}/saved/rows"],
         ["storage", "take-over", query.moved],
     ]
-    for arguments, code, said in in_a_process(plain, env):
+    for arguments, code, said in in_a_process([[*a, *options] for a in plain], env):
         assert code == 0, (arguments, said)
         assert arguments[:2] != ["state", "get"] or "4" in said, said
     for arguments in (["serve", "--port", "0", run], ["ui", run, first]):
-        serves(arguments, env)
+        serves([*arguments, *options], env)
     ran = {" ".join(a[: 1 if a[0] in ("fork", "rescale") else 2]) for a in plain} | {"serve", "ui"}
     if by_a_jvm:
         job, rows = work / "job.py", work / "rows.parquet"
@@ -95,11 +105,11 @@ def every_command(place: Place, spark: SparkSession, work: Path, *, by_a_jvm: bo
         named = ["--job", f"{job}:job"]
         for arguments in (
             ["savepoint", "plan", first, *named],
-            ["savepoint", "bootstrap", f"{at}/warm", *named, "--rows", str(rows)],
-            ["release", f"{at}/restored", f"{at}/released", "--provider", "rocksdb"],
-            ["adopt", f"{at}/released", f"{at}/adopted"],
+            ["savepoint", "bootstrap", f"{by_spark}/warm", *named, "--rows", str(rows)],
+            ["release", f"{at}/restored", f"{by_spark}/released", "--provider", "rocksdb"],
+            ["adopt", f"{by_spark}/released", f"{by_spark}/adopted"],
         ):
-            ((_, code, said),) = in_a_process([arguments], env)
+            ((_, code, said),) = in_a_process([[*arguments, *options]], env)
             assert code == 0, (arguments, said)
     assert ran | {*_BY_A_JVM} == {*leaves(parser())} - _ELSEWHERE, "a command is not tried here"
     query.add(1)
@@ -111,7 +121,7 @@ class _Query:
     def __init__(self, place: Place, spark: SparkSession, work: Path) -> None:
         self._place, self._spark = place, spark
         self.input = Input(work / "input", EVENTS)
-        self.checkpoint = f"{place.root}/run"
+        self.checkpoint = place.checkpoint(work, "run")
         # its logs are here, its state at the place
         self.moved = str(work / "moved")
         self.rows: list[str] = []
@@ -137,6 +147,7 @@ class _Query:
             f"{_STATE}providerClass": MILLPOND,
             f"{_STATE}minDeltasForSnapshot": "2",
             **self._place.hadoop,
+            **self._place.conf,
         }
         if state is not None:
             conf[f"{_STATE}millpond.storage.uri"] = state

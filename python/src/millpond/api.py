@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from millpond.config import resolve
 from millpond.operations import rescale as _rescaling
 from millpond.operations import take_over as _owners
 from millpond.operations.erase.report import ErasedPlace, EraseReport, Proof
@@ -25,7 +24,7 @@ from millpond.operations.savepoint.restore import RestoreReport, fork
 from millpond.operations.take_over import TakeOverReport
 from millpond.spark import session as _session
 from millpond.storage import open_root
-from millpond.storage.settings import storage_settings
+from millpond.storage.given import takes_options
 from millpond.storage.steps import Step
 from millpond.testing import storage_check as _storages
 from millpond.testing.storage_check import CheckResult, StorageReport
@@ -76,6 +75,7 @@ class UndoReport:
         return asdict(self)
 
 
+@takes_options
 def rescale(
     checkpoint: str | os.PathLike[str],
     partitions: int,
@@ -113,8 +113,7 @@ def rescale(
         UnsupportedError: STORE_UNSCALABLE, FOREIGN_CHECKPOINT.
         UnavailableError: STORAGE_FULL, LOCAL_DISK_FULL; the storage fails.
     """
-    settings = storage_settings(resolve(options or {}))
-    storage, root = open_root(checkpoint, settings)
+    storage, root = open_root(checkpoint)
     return _rescaling.rescale(
         storage,
         root,
@@ -123,11 +122,11 @@ def rescale(
         dry_run=dry_run,
         skip_uncommitted=skip_uncommitted,
         file_sink=file_sink,
-        settings=settings,
         announce=announce,
     )
 
 
+@takes_options
 def erase(
     paths: Sequence[str | os.PathLike[str]],
     *,
@@ -135,6 +134,7 @@ def erase(
     operator: int | str | None = None,
     dry_run: bool = False,
     progress: Callable[[int, int], None] | None = None,
+    options: Mapping[str, object] | None = None,
 ) -> EraseReport:
     """Erase a key from the state of stopped queries, and from savepoints.
 
@@ -149,6 +149,7 @@ def erase(
         operator: number, or name; None: the only one.
         dry_run: read and plan everything, write nothing.
         progress: called with how many changelogs are written, and of how many.
+        options: as for `rescale`.
     Raises:
         InvalidInputError: NOT_A_CHECKPOINT, OPERATOR_UNKNOWN, STATE_OWNED; INVALID_ARGUMENT: no
             such column, a value of another type, files of Spark's own store.
@@ -166,6 +167,7 @@ def erase(
     return run(paths, key, operator, dry_run=dry_run, progress=progress)
 
 
+@takes_options
 def undo_rescale(
     checkpoint: str | os.PathLike[str], *, options: Mapping[str, object] | None = None
 ) -> UndoReport:
@@ -177,11 +179,11 @@ def undo_rescale(
         InvalidInputError: NOT_A_CHECKPOINT, STATE_OWNED, UNKNOWN_OPTION, INVALID_OPTION.
         ConflictError: QUERY_RUNNING, COMMAND_RUNNING. UnavailableError: the storage fails.
     """
-    settings = storage_settings(resolve(options or {}))
-    storage, root = open_root(checkpoint, settings)
-    return UndoReport(checkpoint=root, undone=_rescaling.undo(storage, root, settings))
+    storage, root = open_root(checkpoint)
+    return UndoReport(checkpoint=root, undone=_rescaling.undo(storage, root))
 
 
+@takes_options
 def take_over(
     checkpoint: str | os.PathLike[str],
     *,
@@ -204,10 +206,10 @@ def take_over(
         ConflictError: QUERY_RUNNING, COMMAND_RUNNING: on one of the two.
         UnavailableError: the storage fails.
     """
-    settings = storage_settings(resolve(options or {}))
-    return _owners.take_over(checkpoint, settings, even_if_there=even_if_there)
+    return _owners.take_over(checkpoint, even_if_there=even_if_there)
 
 
+@takes_options
 def check_storage(
     uri: str | os.PathLike[str],
     *,
@@ -227,7 +229,7 @@ def check_storage(
         InvalidInputError: INVALID_ARGUMENT: no path and no URI; UNKNOWN_OPTION, INVALID_OPTION.
         UnsupportedError: STORAGE_UNSUPPORTED, STORAGE_PACKAGE_MISSING.
     """
-    return _storages.check_storage(uri, storage_settings(resolve(options or {})), quick=quick)
+    return _storages.check_storage(uri, quick=quick)
 
 
 def conf(master: str = "local") -> tuple[str, ...]:

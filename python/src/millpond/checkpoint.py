@@ -24,7 +24,7 @@ from millpond.operations.inspect.skew import skew as _skew
 from millpond.operations.inspect.store_check import Checked
 from millpond.spark.progress import BatchProgress, OperatorProgress, StoreMove
 from millpond.storage import open_root
-from millpond.storage.settings import storage_settings
+from millpond.storage.given import given, takes_options
 
 __all__ = [
     "BatchProgress",
@@ -49,6 +49,7 @@ __all__ = [
 ]
 
 
+@takes_options
 def show(
     checkpoint: str | os.PathLike[str],
     *,
@@ -68,12 +69,13 @@ def show(
         InvalidInputError: NOT_A_CHECKPOINT, OPERATOR_UNKNOWN, UNKNOWN_OPTION, INVALID_OPTION.
         UnsupportedError: FOREIGN_CHECKPOINT. UnavailableError: the storage fails.
     """
-    resolved = resolve(options or {})
-    storage, root = open_root(checkpoint, storage_settings(resolved))
-    found = inspect.overview(storage, root, tariff_for(storage, resolved))
+    storage, root = open_root(checkpoint)
+    tariff = tariff_for(storage, resolve(given().options))
+    found = inspect.overview(storage, root, tariff)
     return found if operator is None else found.of(operator)
 
 
+@takes_options
 def verify(
     checkpoint: str | os.PathLike[str],
     *,
@@ -92,10 +94,11 @@ def verify(
         UnsupportedError: FOREIGN_CHECKPOINT; UNSUPPORTED: rocksdict is not installed.
         UnavailableError: the storage or the local disk fails.
     """
-    storage, root = open_root(checkpoint, storage_settings(resolve(options or {})))
+    storage, root = open_root(checkpoint)
     return inspect.verify(storage, root, progress)
 
 
+@takes_options
 def skew(
     checkpoint: str | os.PathLike[str], *, options: Mapping[str, object] | None = None
 ) -> SkewReport:
@@ -108,10 +111,11 @@ def skew(
         NotFoundError: BATCH_NOT_COMMITTED. FormatError: a file is damaged.
         UnsupportedError: FOREIGN_CHECKPOINT. UnavailableError: the storage fails.
     """
-    storage, root = open_root(checkpoint, storage_settings(resolve(options or {})))
+    storage, root = open_root(checkpoint)
     return _skew(storage, root)
 
 
+@takes_options
 def history(
     checkpoint: str | os.PathLike[str],
     *,
@@ -130,5 +134,5 @@ def history(
         InvalidInputError: NOT_A_CHECKPOINT, INVALID_ARGUMENT, UNKNOWN_OPTION, INVALID_OPTION.
         UnsupportedError: FOREIGN_CHECKPOINT. UnavailableError: the storage fails.
     """
-    storage, root = open_root(checkpoint, storage_settings(resolve(options or {})))
+    storage, root = open_root(checkpoint)
     return _history(storage, root, last)

@@ -15,6 +15,7 @@ import pytest
 from millpond.errors import AgentError, ErrorKind, FormatError, MillpondError, UnsupportedError
 from millpond.operations.spread import Engine, Processes, engine_for, process_count
 from millpond.storage import LocalStorage, MemoryStorage
+from millpond.storage.given import given_by, reached_by
 from tests.spread_work import Unsendable, work
 
 
@@ -91,3 +92,11 @@ def test_storage_that_only_this_process_reaches() -> None:
     )
     with pytest.raises(UnsupportedError):
         engine_for(object(), [LocalStorage("/tmp"), MemoryStorage()], large=True)
+
+
+@pytest.mark.parametrize("engine", [Processes(1), Processes(2)], ids=["here", "elsewhere"])
+def test_storages_are_reached_as_the_caller_was_told(engine: Engine) -> None:
+    with reached_by(given_by({"storage.s3.endpoint": "http://here:1"})):
+        found = list(engine.map(work, "endpoint", [1, 2]))
+    assert found == ["http://here:1"] * 2
+    assert list(engine.map(work, "endpoint", [1, 2])) == ["None"] * 2

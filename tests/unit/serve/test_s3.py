@@ -13,9 +13,10 @@ from integration.depth import quick_first
 from millpond.serve.app import serve_app
 from millpond.serve.following import Following
 from millpond.serve.lookups import Limits
+from millpond.storage.given import given_by, reached_by
 from tests.asgi import ask
 from tests.row_checkpoints import HashedBuilder
-from tests.s3_server import S3Server, s3_server
+from tests.s3_server import S3Server, environment, s3_server
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +29,10 @@ def server() -> Iterator[S3Server]:
 def test_a_commit_takes_few_requests(
     server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark_format: int
 ) -> None:
-    for name, value in server.environment().items():
+    """The options of the command hold for requests and for the thread that follows, too."""
+    for name, value in environment("http://127.0.0.1:1").items():  # nobody listens
         monkeypatch.setenv(name, value)
+    options = {"storage.s3.endpoint": server.endpoint}
     built = HashedBuilder(tmp_path / "query", spark_format=spark_format)
     built.build(batches=8, snapshots=(3, 5))
     hidden = built.hide(4, 7)
@@ -38,7 +41,8 @@ def test_a_commit_takes_few_requests(
     for info in built.storage.list(""):
         storage.put_bytes(info.key, built.storage.read(info.key))
     place = f"s3://{bucket}/query"
-    following = Following(place, every_ms=1)
+    with reached_by(given_by(options)):
+        following = Following(place, every_ms=1)
     app = serve_app(following, Limits())
     body = json.dumps({"keys": [{"k": k} for k in range(30)]}).encode()
     try:
@@ -56,7 +60,7 @@ def test_a_commit_takes_few_requests(
             told = ask(app, "/v1/lookup", method="POST", body=body).json()
             assert (batch == 3) == (server.counts.total() > before)  # then memory and disk answer
             assert told["batch"] == batch
-            rows = millpond.read_state(place, batch=batch).to_pylist()
+            rows = millpond.read_state(place, batch=batch, options=options).to_pylist()
             assert told["rows"] == sorted(
                 (r for r in rows if r["key"]["k"] < 30), key=lambda r: r["key"]["k"]
             )

@@ -6,7 +6,7 @@ import errno
 import os
 import shutil
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from millpond import checkpoint, savepoint
-from millpond.config import resolve
-from millpond.storage.settings import storage_settings
+from millpond.storage.given import given_by, reached_by
 from millpond.ui.app import _VIEWS, ui_app
 from millpond.ui.places import Place
 from tests.asgi import Answer, App, ask
@@ -36,8 +35,9 @@ def nothing_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def app_over(*paths: object, job: str = "", **options: object) -> App:
-    given = {name.replace("_", "."): value for name, value in options.items()}
-    return ui_app([str(p) for p in paths], given, storage_settings(resolve(given)), job=job)
+    given = given_by({name.replace("_", "."): value for name, value in options.items()})
+    with reached_by(given):
+        return ui_app([str(p) for p in paths], job=job)
 
 
 def places(app: App) -> dict[str, dict[str, Any]]:
@@ -161,7 +161,7 @@ def test_what_two_ask_for_at_once_is_read_once(
     readings: list[str] = []
     begun = threading.Barrier(2)
 
-    def read(place: Place, options: Mapping[str, object]) -> dict[str, bool]:
+    def read(place: Place) -> dict[str, bool]:
         readings.append(place.path)
         begun.wait(30)
         return {"ok": True}

@@ -13,6 +13,7 @@ from millpond.agent.starting import refuse_unfinished
 from millpond.config import resolve
 from millpond.model.json_fields import JsonFields
 from millpond.storage import Storage, StorageSettings, open_storage
+from millpond.storage.given import Given, reached_by
 from millpond.storage.settings import storage_settings
 
 log = logging.getLogger(__name__)
@@ -42,7 +43,8 @@ def rescale_on_restart(
     sink = fields.string("file_sink") if fields.has("file_sink") else None
     most = requested if isinstance(requested, int) else None
     refuse_unfinished(open_storage(root, settings), root)
-    return _rescale(opener(root, settings), root, partitions, most, sink, settings)
+    with reached_by(Given(settings, {})):
+        return _rescale(opener(root, settings), root, partitions, most, sink)
 
 
 def _rescale(
@@ -51,7 +53,6 @@ def _rescale(
     partitions: int,
     max_parallelism: int | None,
     file_sink: str | None,
-    settings: StorageSettings,
 ) -> dict[str, Any]:
     # Start-up time: the agents of executors never need these.
     from millpond.operations.rescale import rescale, undo
@@ -60,7 +61,7 @@ def _rescale(
     from millpond.spark.metadata import read_spark_metadata
 
     refuse_running(storage, root, _ENDING_S)
-    if read_journal(storage) is not None and undo(storage, root, settings):
+    if read_journal(storage) is not None and undo(storage, root):
         log.warning("took back an interrupted rescale of %s", root)
     if read_spark_metadata(storage, batches=(), operators=()).partitions == partitions:
         return {}
@@ -71,7 +72,6 @@ def _rescale(
         max_parallelism=max_parallelism,
         ending_s=_ENDING_S,
         file_sink=file_sink,
-        settings=settings,
     )
     log.info(
         "rescaled %s from %d to %d partitions (%s)", root, report.current, partitions, report.way

@@ -261,19 +261,19 @@ def add_options(command: argparse.ArgumentParser) -> None:
         default=[],
         metavar="NAME=VALUE",
         help=(
-            "an option for the storage, such as storage.s3.endpoint=http://host:9000; keys come"
-            " from boto3's environment"
+            "an option for the storages, such as storage.s3.endpoint=http://host:9000; keys come"
+            " from boto3's environment; repeatable"
         ),
     )
 
 
 def options_of(arguments: argparse.Namespace) -> dict[str, object]:
-    """Return the options that the arguments `--option` give.
+    """Return the options that the arguments `--option` give, for the storages of the command.
 
     Raises: InvalidInputError.
     """
     given: dict[str, object] = {}
-    for text in arguments.option:
+    for text in getattr(arguments, "option", ()):  # some commands open no storage
         name, equals, value = text.partition("=")
         if not equals:
             raise InvalidInputError(

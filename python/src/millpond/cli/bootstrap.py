@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable
 from typing import Any
 
-from millpond.cli.arguments import add_file_sink, add_job, settings
+from millpond.cli.arguments import add_file_sink, add_job, add_options, settings
 from millpond.cli.output import Output, bytes_text, count_text
 from millpond.errors import ErrorKind, InvalidInputError
 from millpond.operations.notebook import time_text
@@ -80,6 +80,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         ),
     )
     add_file_sink(command, "what the job says of it")
+    add_options(command)
     command.add_argument(
         "--dry-run",
         action="store_true",

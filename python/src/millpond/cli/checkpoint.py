@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from millpond import checkpoint as checkpoints
-from millpond.cli.arguments import options_of
 from millpond.cli.output import Output, bytes_text, count_text
 from millpond.cli.progress import progress_bar
 from millpond.model.key_groups import divisors_near
@@ -21,9 +20,7 @@ _MAX_PARTITIONS = 32  # of more, the sums are shown
 
 def show(arguments: argparse.Namespace, output: Output) -> int:
     """Print what the Spark checkpoint holds. Exit code 1 if a file could not be read."""
-    result = checkpoints.show(
-        arguments.checkpoint, operator=arguments.operator, options=options_of(arguments)
-    )
+    result = checkpoints.show(arguments.checkpoint, operator=arguments.operator)
     if arguments.json:
         output.json(result.to_json())
     else:
@@ -241,9 +238,8 @@ def _total(stores: Sequence[StoreView]) -> Sequence[str]:
 
 def verify_command(arguments: argparse.Namespace, output: Output) -> int:
     """Read everything back. Exit code 1 if anything is wrong."""
-    options = options_of(arguments)
     with progress_bar(arguments.json) as progress:
-        report = checkpoints.verify(arguments.checkpoint, options=options, progress=progress)
+        report = checkpoints.verify(arguments.checkpoint, progress=progress)
     if arguments.json:
         output.json(report.to_json())
         return 0 if report.ok else 1

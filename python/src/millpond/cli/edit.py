@@ -8,7 +8,7 @@ import argparse
 from typing import Any
 
 from millpond import savepoint as savepoints
-from millpond.cli.arguments import add_columns, add_family, columns_of
+from millpond.cli.arguments import add_columns, add_family, add_options, columns_of
 from millpond.cli.output import Output
 from millpond.cli.progress import progress_bar
 from millpond.rows import require_tools
@@ -39,6 +39,7 @@ def add_arguments(command: argparse.ArgumentParser) -> None:
         help="Parquet with the columns key and value, which takes the place of all rows",
     )
     command.add_argument("--dry-run", action="store_true", help="do all of it, and keep nothing")
+    add_options(command)
 
 
 def edit(arguments: argparse.Namespace, output: Output) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 from millpond import checkpoint as checkpoints
-from millpond.cli.arguments import options_of
 from millpond.cli.output import Output, bytes_text
 from millpond.operations.notebook import time_text
 from millpond.spark.progress import BatchProgress
@@ -18,9 +17,7 @@ _HEAD = (
 
 def history_command(arguments: argparse.Namespace, output: Output) -> int:
     """Print what the last batches did. Exit code 1 if a file could not be read whole."""
-    found = checkpoints.history(
-        arguments.checkpoint, last=arguments.last, options=options_of(arguments)
-    )
+    found = checkpoints.history(arguments.checkpoint, last=arguments.last)
     if arguments.json:
         output.json(found.to_json())
     elif found.batches:

@@ -27,7 +27,7 @@ from millpond.cli import (
     tables,
     ui,
 )
-from millpond.cli.arguments import Once, add_file_sink, add_options
+from millpond.cli.arguments import Once, add_file_sink, add_options, options_of
 from millpond.cli.output import Output
 from millpond.errors import (
     ErrorKind,
@@ -37,6 +37,7 @@ from millpond.errors import (
     NotFoundError,
     UnsupportedError,
 )
+from millpond.storage.given import given_by, reached_by
 
 OK, PROBLEM, USAGE = 0, 1, 2
 
@@ -252,7 +253,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     output = Output()
     run: Command = arguments.run
     try:
-        code = run(arguments, output)
+        with reached_by(given_by(options_of(arguments))):
+            code = run(arguments, output)
         output.flush()
         return code
     except MillpondError as e:

@@ -7,7 +7,7 @@ from typing import Any
 
 from millpond import api
 from millpond.api import MigrationReport
-from millpond.cli.arguments import add_batch, number, settings
+from millpond.cli.arguments import add_batch, add_options, number, settings
 from millpond.cli.output import Output, bytes_text
 from millpond.cli.progress import progress_bar
 from millpond.operations.migrate.plan import PROVIDERS
@@ -64,6 +64,7 @@ def add_commands(commands: Any) -> None:
                 " that copies; repeatable"
             ),
         )
+        add_options(command)
         command.add_argument(
             "--dry-run", action="store_true", help="write nothing, print what would be done"
         )

@@ -6,7 +6,6 @@ import argparse
 import shlex
 
 from millpond import api
-from millpond.cli.arguments import options_of
 from millpond.cli.output import Output, bytes_text
 from millpond.errors import InvalidInputError
 from millpond.operations.rescale import COMPOSED, REHASH, RescaleReport
@@ -14,10 +13,9 @@ from millpond.operations.rescale import COMPOSED, REHASH, RescaleReport
 
 def rescale_command(arguments: argparse.Namespace, output: Output) -> int:
     """Rescale, say what a rescale would do, or take back one that was interrupted."""
-    options = options_of(arguments)
     if arguments.undo:
         _refuse_more_than_undo(arguments)
-        undone = api.undo_rescale(arguments.checkpoint, options=options)
+        undone = api.undo_rescale(arguments.checkpoint)
         if arguments.json:
             output.json(undone.to_json())
         elif undone.undone:
@@ -56,7 +54,6 @@ def rescale_command(arguments: argparse.Namespace, output: Output) -> int:
         dry_run=arguments.dry_run,
         skip_uncommitted=arguments.skip_uncommitted,
         file_sink=arguments.file_sink,
-        options=options,
         announce=None if arguments.json else announce,
     )
     if arguments.json:

@@ -21,7 +21,6 @@ from millpond.cli.arguments import (
     add_writing,
     columns_of,
     number,
-    options_of,
     pair,
     session_of,
     settings,
@@ -50,6 +49,7 @@ def add_restore_arguments(command: argparse.ArgumentParser) -> None:
     add_columns(command)
     add_family(command)
     add_writing(command)
+    add_options(command)
     add_engine(command, "write rows anew, where that is needed,")
 
 
@@ -60,6 +60,7 @@ def add_fork_arguments(command: argparse.ArgumentParser) -> None:
     add_batch(command)
     _changing(command)
     add_writing(command)
+    add_options(command)
     add_engine(command, "write rows anew, where that is needed,")
 
 
@@ -279,7 +280,6 @@ def plan(arguments: argparse.Namespace, output: Output) -> int:
             match_operators=arguments.match_operators,
             query=arguments.query,
             conf=settings(arguments.conf),
-            options=options_of(arguments),
         )
     output.warnings(report.warnings)
     if arguments.json:

@@ -17,7 +17,6 @@ from millpond.cli.arguments import (
     add_options,
     add_writing,
     number,
-    options_of,
     session_of,
 )
 from millpond.cli.output import Output, bytes_text, count_text
@@ -73,6 +72,7 @@ def add_commands(commands: Any) -> None:
         help="canonical: the state as Parquet tables (default: native, files as they are)",
     )
     add_writing(command)
+    add_options(command)
     add_engine(command, "write the tables of --format canonical")
 
     command = add(actions, "show", show, "print what a savepoint holds")
@@ -88,6 +88,7 @@ def add_commands(commands: Any) -> None:
 
     command = add(actions, "list", list_, "list the savepoints in a directory, oldest first")
     command.add_argument("directory", help="the directory that they are in")
+    add_options(command)
 
     command = add(
         actions,
@@ -109,6 +110,7 @@ def add_commands(commands: Any) -> None:
     command.add_argument(
         "--rows", action="store_true", help="print each key that differs, before and after"
     )
+    add_options(command)
 
     text = "make a new Spark checkpoint from a savepoint"
     command = add(actions, "restore", restore.restore, text)
@@ -135,6 +137,7 @@ def add_commands(commands: Any) -> None:
     command = add(actions, "delete", delete, "delete a savepoint")
     command.add_argument("savepoint", help=_SAVEPOINT)
     command.add_argument("--dry-run", action="store_true", help="delete nothing")
+    add_options(command)
 
     command = add(
         commands,
@@ -176,7 +179,7 @@ def create(arguments: argparse.Namespace, output: Output) -> int:
 
 def show(arguments: argparse.Namespace, output: Output) -> int:
     """Print what a savepoint holds."""
-    view = savepoints.show(arguments.savepoint, options=options_of(arguments))
+    view = savepoints.show(arguments.savepoint)
     if arguments.json:
         output.json(view.to_json())
         return 0
@@ -230,9 +233,7 @@ def verify(arguments: argparse.Namespace, output: Output) -> int:
     """Read a savepoint back. Exit code 1 if anything is wrong."""
     spark = session_of(arguments)
     with progress_bar(arguments.json) as progress:
-        report = savepoints.verify(
-            arguments.savepoint, progress=progress, spark=spark, options=options_of(arguments)
-        )
+        report = savepoints.verify(arguments.savepoint, progress=progress, spark=spark)
     if arguments.json:
         output.json(report.to_json())
         return 0 if report.ok else 1

@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import Any
 
-from millpond.cli.arguments import number
+from millpond.cli.arguments import add_options, number
 from millpond.cli.listening import add_listening, token_for
 from millpond.cli.output import Output
 from millpond.rows import require_tools
@@ -37,6 +37,7 @@ def add_command(commands: Any) -> None:
         "path",
         help="checkpoint of a query, running or stopped, or a savepoint: a directory or a URI",
     )
+    add_options(command)
     add_listening(command, _PORT)
     for name, default, what in _LIMITS:
         command.add_argument(

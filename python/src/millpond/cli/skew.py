@@ -7,7 +7,6 @@ from collections.abc import Sequence
 
 from millpond import checkpoint as checkpoints
 from millpond.checkpoint import OperatorSkew, SkewReport
-from millpond.cli.arguments import options_of
 from millpond.cli.output import Output, bytes_text, count_text
 from millpond.model.key_groups import KeyGroups
 
@@ -19,7 +18,7 @@ _MAX_ROWS = 64  # if there are more partitions, only the fullest are shown
 
 def skew_command(arguments: argparse.Namespace, output: Output) -> int:
     """Print how evenly state lies."""
-    report = checkpoints.skew(arguments.checkpoint, options=options_of(arguments))
+    report = checkpoints.skew(arguments.checkpoint)
     if arguments.json:
         output.json(report.to_json())
         return 0

@@ -12,7 +12,14 @@ from dataclasses import replace
 from typing import Any
 
 from millpond import api, state
-from millpond.cli.arguments import add_batch, add_engine, add_family, number, session_of
+from millpond.cli.arguments import (
+    add_batch,
+    add_engine,
+    add_family,
+    add_options,
+    number,
+    session_of,
+)
 from millpond.cli.output import Output, bytes_text
 from millpond.cli.progress import progress_bar, status_line
 from millpond.errors import (
@@ -53,6 +60,7 @@ def add_commands(commands: Any) -> None:
     text = "list what a query keeps: operators, stores, column families, columns, rows"
     command = actions.add_parser("list", help=text, description=text[0].upper() + text[1:] + ".")
     command.add_argument("path", help=_PATH)
+    add_options(command)
     add_batch(command)
     command.add_argument(
         "--no-count",
@@ -143,6 +151,7 @@ def add_commands(commands: Any) -> None:
         " w.start); some of the columns are enough; repeatable",
     )
     command.add_argument("--dry-run", action="store_true", help="write nothing")
+    add_options(command)
     command.add_argument(
         "--json", action="store_true", help="print JSON; fields may be added, never renamed"
     )
@@ -152,6 +161,7 @@ def add_commands(commands: Any) -> None:
 def _add_place(command: argparse.ArgumentParser, keys: str, *, batch: bool = True) -> None:
     """Add the arguments that name a column family and keys of it. `keys` helps with these."""
     command.add_argument("path", help=_PATH)
+    add_options(command)
     add_family(command)
     if batch:
         add_batch(command)

@@ -5,14 +5,12 @@ from __future__ import annotations
 import argparse
 
 from millpond import api
-from millpond.cli.arguments import options_of
 from millpond.cli.output import Output
 
 
 def check(arguments: argparse.Namespace, output: Output) -> int:
     """Try everything that Millpond does with a storage. Exit code 1: something fails."""
-    options = options_of(arguments)
-    report = api.check_storage(arguments.uri, quick=arguments.quick, options=options)
+    report = api.check_storage(arguments.uri, quick=arguments.quick)
     wrong = [result for result in report.contract if not result.ok]
     if arguments.json:
         output.json(report.to_json())
@@ -43,9 +41,7 @@ def check(arguments: argparse.Namespace, output: Output) -> int:
 
 def take_over_command(arguments: argparse.Namespace, output: Output) -> int:
     """Give the state at storage.uri to the Spark checkpoint that the arguments name."""
-    report = api.take_over(
-        arguments.checkpoint, even_if_there=arguments.even_if_there, options=options_of(arguments)
-    )
+    report = api.take_over(arguments.checkpoint, even_if_there=arguments.even_if_there)
     if arguments.json:
         output.json(report.to_json())
     else:

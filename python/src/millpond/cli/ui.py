@@ -5,11 +5,9 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from millpond.cli.arguments import add_options, options_of
+from millpond.cli.arguments import add_options
 from millpond.cli.listening import add_listening, token_for
 from millpond.cli.output import Output
-from millpond.config import resolve
-from millpond.storage.settings import storage_settings
 from millpond.web import require_web
 
 
@@ -43,8 +41,6 @@ def ui(arguments: argparse.Namespace, output: Output) -> int:
     from millpond.ui.app import ui_app  # start-up time: the server's packages
     from millpond.web.server import run  # start-up time: the server's packages
 
-    options = options_of(arguments)
-    settings = storage_settings(resolve(options))
     token = token_for(arguments.token_file)
     shown = "" if arguments.token_file else f"/?token={token}"
 
@@ -52,7 +48,7 @@ def ui(arguments: argparse.Namespace, output: Output) -> int:
         output.line(f"{address}{shown}")
         output.flush()
 
-    app = ui_app(arguments.paths, options, settings, job=arguments.job)
+    app = ui_app(arguments.paths, job=arguments.job)
     run(
         app,
         host=arguments.host,

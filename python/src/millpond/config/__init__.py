@@ -24,6 +24,7 @@ from millpond.config.values import (
     number_text,
     refuse_near,
     resolve,
+    setting_text,
     size_text,
 )
 
@@ -45,5 +46,6 @@ __all__ = [
     "number_text",
     "refuse_near",
     "resolve",
+    "setting_text",
     "size_text",
 ]

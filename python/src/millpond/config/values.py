@@ -45,6 +45,11 @@ def resolve(raw: Mapping[str, object]) -> dict[str, OptionValue]:
     return values
 
 
+def setting_text(value: object) -> str:
+    """Return a value as a setting of Spark has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def refuse_near(names: Iterable[str]) -> None:
     """Raise InvalidInputError (UNKNOWN_OPTION) if a setting's name is nearly one of ours.
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from millpond.operations.rescale import RescaleReport
     from millpond.operations.savepoint.create import CreateReport
     from millpond.storage import Storage
+    from millpond.storage.given import Given
 
 log = logging.getLogger(__name__)
 
@@ -59,6 +60,7 @@ def stop_with_savepoint(
     wait_s: float = 60.0,
     copy: bool = False,
     link: bool = True,
+    options: Mapping[str, object] | None = None,
 ) -> CreateReport:
     """Let the running micro-batch of `query` end, stop the query, and save it as it was after its
     last committed batch.
@@ -74,6 +76,8 @@ def stop_with_savepoint(
         wait_s: seconds to wait for the running micro-batch. One that takes longer is interrupted. A
             query that restores the savepoint does it again, over the same input.
         copy, link: as for `millpond.savepoint.create`.
+        options: of the storages, by name; None: as the query's session has them (with Spark
+            Connect: none).
     Raises: as `millpond.operations.savepoint.create`; UnsupportedError: `checkpoint` is needed;
         InvalidInputError: `wait_s` is negative.
     """
@@ -81,6 +85,7 @@ def stop_with_savepoint(
     from millpond.operations.output.atomic_target import check_vacant
     from millpond.operations.savepoint.create import check_apart, create
     from millpond.storage import open_checkpoint, root_of
+    from millpond.storage.given import reached_by
 
     if wait_s < 0:
         raise InvalidInputError(
@@ -89,12 +94,13 @@ def stop_with_savepoint(
         )
     root = root_of(checkpoint) if checkpoint is not None else _checkpoint_of(query)
     new_root = root_of(savepoint)
-    check_apart(root, new_root)
-    check_vacant(new_root)  # or the query would be stopped for nothing
-    storage = open_checkpoint(root)
-    _wait_for_commit(query, storage, wait_s)
-    query.stop()
-    return create(root, new_root, copy=copy, link=link)
+    with reached_by(_given_to(query, options)):
+        check_apart(root, new_root)
+        check_vacant(new_root)  # or the query would be stopped for nothing
+        storage = open_checkpoint(root)
+        _wait_for_commit(query, storage, wait_s)
+        query.stop()
+        return create(root, new_root, copy=copy, link=link)
 
 
 Query = TypeVar("Query", bound=RunningQuery)
@@ -127,6 +133,7 @@ def rescale_query(
     max_parallelism: int | None = None,
     wait_s: float = 60.0,
     file_sink: str | os.PathLike[str] | None = None,
+    options: Mapping[str, object] | None = None,
 ) -> QueryRescale[Query]:
     """Let the running micro-batch of `query` end, stop the query, give its state `partitions`, and
     start it again.
@@ -145,11 +152,13 @@ def rescale_query(
             Connect).
         wait_s: seconds to wait for a micro-batch: for the running one, and once more for the first
             one afterwards.
+        options: as for `stop_with_savepoint`.
     Raises: InvalidInputError, UnsupportedError, STORAGE_FULL: as `millpond.rescale`; the query runs
         on. What `start` raises.
     """
     from millpond.operations.rescale import rescale, undo
     from millpond.storage import open_checkpoint, root_of
+    from millpond.storage.given import reached_by
 
     if wait_s < 0:
         raise InvalidInputError(
@@ -157,8 +166,30 @@ def rescale_query(
             hint="Give the seconds to wait, or leave wait_s out.",
         )
     root = root_of(checkpoint) if checkpoint is not None else _checkpoint_of(query)
-    storage = open_checkpoint(root)
-    _refuse_early(storage, root, partitions, max_parallelism, file_sink)
+    with reached_by(_given_to(query, options)):
+        storage = open_checkpoint(root)
+        _refuse_early(storage, root, partitions, max_parallelism, file_sink)
+
+        def rescaled() -> RescaleReport:
+            return rescale(
+                storage, root, partitions, max_parallelism=max_parallelism, file_sink=file_sink
+            )
+
+        return _restarted(start, query, storage, rescaled, lambda: undo(storage, root), wait_s)
+
+
+def _restarted(
+    start: Callable[[], Query],
+    query: Query,
+    storage: Storage,
+    rescaled: Callable[[], RescaleReport],
+    undone: Callable[[], object],
+    wait_s: float,
+) -> QueryRescale[Query]:
+    """Stop the query, rescale, and start it again: a few times, if it begins a micro-batch.
+
+    Args: rescaled: rescales the stopped query. undone: takes back what is left of that.
+    """
     stopped: float | None = None
     for attempt in range(_ATTEMPTS):
         _wait_for_commit(query, storage, wait_s)
@@ -167,14 +198,12 @@ def rescale_query(
         report: RescaleReport | None = None
         refused: MillpondError | None = None
         try:
-            report = rescale(
-                storage, root, partitions, max_parallelism=max_parallelism, file_sink=file_sink
-            )
+            report = rescaled()
         except MillpondError as e:
             refused = e
             if isinstance(e, UnavailableError):
                 # If taking back failed too, Spark would not start the query.
-                undo(storage, root)
+                undone()
         commits = _commits(storage)
         query = start()
         if (
@@ -274,6 +303,18 @@ def _commits(storage: Storage) -> int:
     prefix = f"{layout.COMMITS_DIR}/"
     numbers = (layout.parse_batch(info.key[len(prefix) :]) for info in storage.list(prefix))
     return max((number for number in numbers if number is not None), default=-1)
+
+
+def _given_to(query: RunningQuery, options: Mapping[str, object] | None) -> Given:
+    """Return how to reach the storages of a query."""
+    from millpond.spark.session import storage_options_of
+    from millpond.storage.given import given_by
+
+    if options is None:
+        java = getattr(query, "_jsq", None)  # of Spark Connect there is none
+        conf = java.sparkSession().conf() if java is not None else None
+        options = storage_options_of(lambda name: conf.get(name, None)) if conf is not None else {}
+    return given_by(options)
 
 
 def _checkpoint_of(query: RunningQuery) -> str:

@@ -19,6 +19,7 @@ from typing import Any, Protocol, TypeVar
 
 from millpond.errors import AgentError, ErrorKind, MillpondError, UnsupportedError
 from millpond.storage import LocalStorage, Storage
+from millpond.storage.given import given, reached_by
 from millpond.storage.split import SplitStorage
 
 S = TypeVar("S")
@@ -150,7 +151,7 @@ class _Worker:
             env={**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"},
         )
         with suppress(BrokenPipeError):  # the worker has died: `ask` raises that
-            self._send((work, shared))
+            self._send((work, shared, given()))
 
     def __enter__(self) -> _Worker:
         return self
@@ -202,14 +203,15 @@ class SparkTasks:
         """As `Engine.map`. Spark does all jobs before the first result comes."""
         if not jobs:
             return
-        count = len(jobs)
+        count, told = len(jobs), given()
 
         def run(batches: Iterator[Any]) -> Iterator[Any]:
             import pyarrow as pa  # start-up time: only executors need it
 
             for batch in batches:
                 for number in batch.column(0).to_pylist():
-                    answer = pickle.dumps(_attempted(work, shared, jobs[number]))
+                    with reached_by(told):
+                        answer = pickle.dumps(_attempted(work, shared, jobs[number]))
                     yield pa.RecordBatch.from_pydict({"job": [number], "answer": [answer]})
 
         numbers = self._spark.range(0, count, 1, count)

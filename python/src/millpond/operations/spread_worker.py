@@ -15,6 +15,7 @@ import threading
 from typing import Any, BinaryIO
 
 from millpond.errors import ErrorKind, InternalError
+from millpond.storage.given import reached_by
 
 
 def main() -> int:
@@ -26,11 +27,12 @@ def main() -> int:
     os.dup2(2, 1)  # libraries may print: that is no answer
     requests: queue.SimpleQueue[Any] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(sys.stdin.buffer, requests), daemon=True).start()
-    work, shared = requests.get()
-    while True:
-        answer = _answer(work, shared, requests.get())
-        answers.write(answer)
-        answers.flush()
+    work, shared, told = requests.get()
+    with reached_by(told):
+        while True:
+            answer = _answer(work, shared, requests.get())
+            answers.write(answer)
+            answers.flush()
 
 
 def _receive(stdin: BinaryIO, requests: queue.SimpleQueue[Any]) -> None:

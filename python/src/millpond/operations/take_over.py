@@ -33,7 +33,6 @@ class TakeOverReport:
 
 def take_over(
     checkpoint: str | os.PathLike[str],
-    settings: StorageSettings = _DEFAULT,
     *,
     even_if_there: bool = False,
 ) -> TakeOverReport:
@@ -50,7 +49,7 @@ def take_over(
         ConflictError: QUERY_RUNNING, COMMAND_RUNNING: on one of the two. UnavailableError: storage.
     """
     root = root_of(checkpoint)
-    spark = open_storage(root, settings)
+    spark = open_storage(root)
     if not is_there(spark, layout.QUERY_METADATA_KEY):
         raise error(
             ErrorKind.NOT_A_CHECKPOINT,
@@ -63,10 +62,10 @@ def take_over(
             hint="The query can be started with it as it is.",
         )
     refuse_running(spark, root)
-    state = open_storage(place, settings)
+    state = open_storage(place)
     before, old = read_owner(state), None
     if before is not None and not is_same(before, root):
-        old = _given_up(before, settings, even_if_there)
+        old = _given_up(before, even_if_there)
     state.put_bytes(layout.OWNER_KEY, owner_record(root))
     if before is not None and old is not None:
         # What begins there later meets the record. What began before has a heartbeat by now.
@@ -78,12 +77,12 @@ def take_over(
     return TakeOverReport(checkpoint=root, state=place, before=before)
 
 
-def _given_up(owner: str, settings: StorageSettings, even_if_there: bool) -> Storage | None:
+def _given_up(owner: str, even_if_there: bool) -> Storage | None:
     """Return the storage of the Spark checkpoint `owner`, which may lose its state; None: it is not
     there, or cannot be looked at. Raise if it may not.
     """
     try:
-        spark = open_storage(owner, settings)
+        spark = open_storage(owner)
         there = is_there(spark, layout.QUERY_METADATA_KEY)
     except MillpondError as e:
         if even_if_there:

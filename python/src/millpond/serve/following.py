@@ -18,6 +18,7 @@ from millpond.query.next_batch import Newest, Setup, newest_commit, next_image, 
 from millpond.state.key_reader import KeyReader
 from millpond.state.open_stores import OpenStores
 from millpond.state.selection import Opened, open_state
+from millpond.storage.given import given, reached_by
 
 log = logging.getLogger(__name__)
 
@@ -102,6 +103,7 @@ class Following:
 
     def __init__(self, path: str | os.PathLike[str], *, every_ms: int) -> None:
         self._path = path
+        self._told = given()  # other threads look, too
         self._every_ms = every_ms
         self.problem: MillpondError | None = None
         self._step = threading.Lock()  # one step at a time
@@ -163,7 +165,7 @@ class Following:
 
     def look(self) -> None:
         """Look for a new commit now. What goes wrong becomes `problem`."""
-        with self._step:
+        with self._step, reached_by(self._told):
             try:
                 self._advance()
             except MillpondError as e:

@@ -13,7 +13,7 @@ import os
 import re
 import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -76,7 +76,8 @@ def configure(
     inherited = _submit_settings(path) if running is None else running
     for key, value in given.items():
         if value is not None:
-            builder = builder.config(config.PREFIX + key.removeprefix(config.PREFIX), _text(value))
+            name = config.PREFIX + key.removeprefix(config.PREFIX)
+            builder = builder.config(name, config.setting_text(value))
     driver_python = config.PREFIX + _DRIVER_PYTHON
     if (
         driver_python not in {**inherited, **present}
@@ -132,6 +133,19 @@ def running_option(name: str) -> str | None:
 
     spark = SparkSession.getActiveSession()
     return None if spark is None else spark.conf.get(config.PREFIX + name, None)
+
+
+def storage_options_of(setting: Callable[[str], str | None]) -> dict[str, object]:
+    """Return the options by which the queries of a session reach their storages, by short name.
+
+    Args: setting: returns a setting of the session by its full name; None: it is not set.
+    """
+    named = {name: setting(config.PREFIX + name) for name in config.BY_NAME}
+    return {
+        name: value
+        for name, value in named.items()
+        if name.startswith("storage.") and value is not None
+    }
 
 
 def plain_session(settings: Mapping[str, str]) -> Any:
@@ -286,10 +300,6 @@ def _option_name(keyword: str) -> str:
     """
     bare = keyword.replace("_", "").lower()
     return next((name for name in config.BY_NAME if name.replace(".", "").lower() == bare), keyword)
-
-
-def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _entries(text: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from millpond.rows import require_tools
 from millpond.spark.types import Struct, type_text
 from millpond.state.savepoint_rows import open_rows
 from millpond.state.selection import choices_of, open_state
+from millpond.storage.given import takes_options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,9 +42,14 @@ class StateList:
         return asdict(self)
 
 
+@takes_options
 @whole_read
 def list_state(
-    path: str | os.PathLike[str], *, batch: int | None = None, count: bool = True
+    path: str | os.PathLike[str],
+    *,
+    batch: int | None = None,
+    count: bool = True,
+    options: Mapping[str, object] | None = None,
 ) -> StateList:
     """Return which operators, stores and column families a query has, with the columns of key and
     value, and how many rows.
@@ -54,6 +61,7 @@ def list_state(
         batch: a committed batch whose state is retained; None: the last one.
         count: count the rows, and name a join's columns. That reads the state. False: read Spark's
             schemas alone.
+        options: of the storage, by name.
     Raises:
         InvalidInputError: NOT_A_CHECKPOINT. NotFoundError: BATCH_NOT_COMMITTED, VERSION_EXPIRED.
         FormatError: a file is damaged.

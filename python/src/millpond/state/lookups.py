@@ -12,6 +12,8 @@ from dataclasses import asdict, dataclass
 from types import TracebackType
 from typing import Any
 
+from millpond.storage.given import takes_options
+
 Key = Mapping[str, object]
 """Columns of a key and their values; nested ones with dots, or as mappings."""
 
@@ -120,6 +122,7 @@ class Lookup:
         self.close()
 
 
+@takes_options
 def lookup(
     path: str | os.PathLike[str],
     *,
@@ -127,6 +130,7 @@ def lookup(
     store: str | None = None,
     column_family: str | None = None,
     batch: int | None = None,
+    options: Mapping[str, object] | None = None,
 ) -> Lookup:
     """Return an open reader that looks up keys in the state of a query, as it was after a committed
     batch: `with millpond.lookup(path) as state: state.get({"user": 42})`.
@@ -135,7 +139,7 @@ def lookup(
     the snapshot of that store alone. `operator`, `store` and `column_family` may be left out if
     there is only one.
 
-    Args: as `millpond.read_state`.
+    Args: as for `millpond.read_state`.
     Raises: as `millpond.read_state`. UnsupportedError: UNSUPPORTED: a canonical savepoint.
     """
     from millpond.rows import require_tools  # start-up time
@@ -149,6 +153,7 @@ def lookup(
     return Lookup(KeyReader(stores, operator, store, column_family))
 
 
+@takes_options
 def history(
     path: str | os.PathLike[str],
     *,
@@ -157,6 +162,7 @@ def history(
     store: str | None = None,
     column_family: str | None = None,
     savepoint: Sequence[str | os.PathLike[str]] = (),
+    options: Mapping[str, object] | None = None,
 ) -> KeyHistory:
     """Return how the rows of a key changed, over all batches whose state is retained.
 
@@ -168,6 +174,7 @@ def history(
         key: as for `Lookup.get`.
         operator, store, column_family: as `millpond.read_state`.
         savepoint: of the same query, which show it at earlier batches, too.
+        options: as `millpond.read_state`.
     Raises: as `millpond.lookup`. InvalidInputError: INVALID_ARGUMENT: a savepoint is of another
         query.
     """

@@ -11,10 +11,14 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from millpond.storage.given import takes_options
+
 Keys = Mapping[str, object] | Sequence[Mapping[str, object]] | Any
 """Which keys: columns and values; several of these; or a `pyarrow.Table` with all key columns."""
 
 
+@takes_options
+@takes_options
 def read_state(
     path: str | os.PathLike[str],
     *,
@@ -27,6 +31,7 @@ def read_state(
     limit: int | None = None,
     join_names: bool = False,
     spark: Any = None,
+    options: Mapping[str, object] | None = None,
 ) -> Any:
     """Return the state that a query keeps, as it was after a committed batch: a `pyarrow.Table`, or
     with `spark` a DataFrame.
@@ -52,6 +57,7 @@ def read_state(
         spark: a SparkSession, for state too large for one machine. Then a task reads each partition
             when the DataFrame is used. The executors need the extra `tools` and must reach `path`.
             The files must be there until then: read a savepoint, or a recent batch.
+        options: of the storage by name, `{"storage.s3.endpoint": "http://host:9000"}`.
     Raises:
         InvalidInputError: NOT_A_CHECKPOINT; OPERATOR_UNKNOWN; INVALID_ARGUMENT: there is no such
             store, column family or key column, or there are several to choose from.
@@ -83,6 +89,7 @@ def read_state(
     return tables.read_state(path, join_names=join_names, **chosen)
 
 
+@takes_options
 def blame(
     path: str | os.PathLike[str],
     *,
@@ -92,6 +99,7 @@ def blame(
     batch: int | None = None,
     keys: Keys | None = None,
     limit: int | None = None,
+    options: Mapping[str, object] | None = None,
 ) -> Any:
     """Return which batch last wrote each row of a state: a `pyarrow.Table`.
 
@@ -105,6 +113,7 @@ def blame(
         operator, store, column_family, keys: as for `read_state`.
         batch: the state after a committed batch; None: the last one.
         limit: return at most this many rows, whichever come first; None: all.
+        options: as for `read_state`.
     Raises: as `read_state`; UnsupportedError: UNSUPPORTED: a canonical savepoint.
     """
     from millpond.rows import require_tools  # start-up time

@@ -40,6 +40,7 @@ from millpond.state.read_state import Keys
 from millpond.state.selection import Opened, Selection, open_state
 from millpond.state.writing import limited
 from millpond.storage import Storage, open_checkpoint, root_of
+from millpond.storage.given import given, reached_by
 from millpond.store.entries import entries
 
 DEFAULT_BATCH_ROWS = 65_536
@@ -189,7 +190,7 @@ def read_with_spark(
     if keys is not None:
         # Raises here, not in a task, if `keys` do not fit.
         Filter(keys, selection.schema.key, shown_names(opened, selection))
-    place = root_of(path)
+    place, told = root_of(path), given()
     chosen: dict[str, Any] = {
         "operator": selection.operator.operator,
         "store": selection.store,
@@ -202,7 +203,9 @@ def read_with_spark(
     def read(batches: Iterator[Any]) -> Iterator[Any]:
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from scan_state(place, partitions=(number,), **chosen)[1]
+                with reached_by(told):
+                    rows = scan_state(place, partitions=(number,), **chosen)[1]
+                yield from rows
 
     numbers = sorted(
         {image.partition for image in selection.operator.stores if image.name == selection.store}

@@ -7,6 +7,7 @@ import os
 from millpond.errors import ErrorKind, InvalidInputError
 from millpond.format.roots import RootUri, local_root, parse_root
 from millpond.storage.base import ObjectInfo, Storage, is_there, read_if_there
+from millpond.storage.given import given
 from millpond.storage.local import LocalStorage
 from millpond.storage.memory import MemoryStorage
 from millpond.storage.place import place_to_read, settle_place
@@ -28,20 +29,20 @@ __all__ = [
     "root_of",
 ]
 
-_DEFAULT = StorageSettings()
 
-
-def open_storage(root_uri: str, settings: StorageSettings = _DEFAULT) -> Storage:
+def open_storage(root_uri: str, settings: StorageSettings | None = None) -> Storage:
     """Return the storage at `root_uri`. Opens nothing, and does not look whether it exists.
 
     Args:
         root_uri: `file:/x`, `file:///x`, an absolute path, `s3://bucket/prefix`,
             `s3a://bucket/prefix`; else what Hadoop reaches through a JVM (`hdfs:`, `gs:`, `abfs:`;
             `abfs:` without, if obstore is installed).
+        settings: how to reach it; None: as the running call was told (`given`).
     Raises:
         UnsupportedError: STORAGE_UNSUPPORTED: this version cannot write to the scheme.
         InvalidInputError: INVALID_ARGUMENT: no absolute path or URI, or one too long for S3.
     """
+    settings = given().settings if settings is None else settings
     uri = parse_root(root_uri)
     if uri.scheme in ("s3", "s3a"):
         return _s3(uri, settings)
@@ -55,7 +56,7 @@ def open_storage(root_uri: str, settings: StorageSettings = _DEFAULT) -> Storage
 
 
 def open_checkpoint(
-    root_uri: str, settings: StorageSettings = _DEFAULT, *, writable: bool = False
+    root_uri: str, settings: StorageSettings | None = None, *, writable: bool = False
 ) -> Storage:
     """Return the storage of the Spark checkpoint or savepoint at `root_uri`.
 
@@ -63,10 +64,12 @@ def open_checkpoint(
     its own.
 
     Args:
+        settings: as for `open_storage`.
         writable: True: write down where the state of a new Spark checkpoint goes.
     Raises: MillpondError: as `open_storage`; STORAGE_MOVED; or the Spark checkpoint's storage
         fails.
     """
+    settings = given().settings if settings is None else settings
     spark = open_storage(root_uri, settings)
     place = settle_place(spark, settings.uri, root_uri) if writable else place_to_read(spark)
     return spark if place is None else SplitStorage(spark, open_storage(place, settings))
@@ -90,9 +93,7 @@ def _s3(uri: RootUri, settings: StorageSettings) -> Storage:
     return S3Storage(uri.authority, uri.path.strip("/"), of_bucket, retry=retry, client=client)
 
 
-def open_root(
-    location: str | os.PathLike[str], settings: StorageSettings = _DEFAULT
-) -> tuple[Storage, str]:
+def open_root(location: str | os.PathLike[str]) -> tuple[Storage, str]:
     """Return the storage at `location`, and its absolute name.
 
     Args:
@@ -100,7 +101,7 @@ def open_root(
     Raises: as `open_checkpoint`.
     """
     root = root_of(location)
-    return open_checkpoint(root, settings), root
+    return open_checkpoint(root), root
 
 
 def real_root(root: str) -> str:

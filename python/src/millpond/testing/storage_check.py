@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-from millpond.storage import Storage, StorageSettings, open_storage, root_of
+from millpond.storage import Storage, open_storage, root_of
 from millpond.storage.steps import Step, run_steps
 
 
@@ -53,14 +53,11 @@ class StorageReport:
         }
 
 
-def check_storage(
-    uri: str | os.PathLike[str], settings: StorageSettings, *, quick: bool = False
-) -> StorageReport:
+def check_storage(uri: str | os.PathLike[str], *, quick: bool = False) -> StorageReport:
     """Try everything that Millpond does with a storage, below a prefix of its own.
 
     Args:
         uri: where state would go.
-        settings: how to reach it.
         quick: leave out the contract.
     Raises: as `open_storage`, and where what was written cannot be removed.
     """
@@ -68,7 +65,7 @@ def check_storage(
     place = f"{root}/.millpond-check-{uuid.uuid4().hex[:12]}"
 
     def make(name: str) -> Storage:
-        return open_storage(f"{place}/{name}", settings)
+        return open_storage(f"{place}/{name}")
 
     contract: list[CheckResult] = []
     skipped = ""
@@ -86,7 +83,7 @@ def check_storage(
             contract = run_contract(make)
     finally:
         if len(steps) > 1:  # the first step writes nothing
-            whole = open_storage(place, settings)
+            whole = open_storage(place)
             whole.delete([info.key for info in whole.list("")])
     return StorageReport(
         storage=root, steps=tuple(steps), contract=tuple(contract), skipped=skipped

@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from importlib.resources import files
 from typing import Any
 
 from millpond.errors import ErrorKind, InvalidInputError, MillpondError
+from millpond.storage.given import given, reached_by
 from millpond.ui import views
 from millpond.ui.job_plan import job_plan
 from millpond.ui.places import Place, find_places
@@ -63,19 +64,16 @@ class _Kept:
 
 
 class _Pages:
-    def __init__(
-        self, paths: Sequence[str], options: Mapping[str, object], settings: Any, job: str
-    ) -> None:
-        self._paths, self._options, self._settings = paths, options, settings
-        self._job = job
+    def __init__(self, paths: Sequence[str], job: str) -> None:
+        self._paths, self._job = paths, job
+        self._told = given()  # other threads answer
         self._kept = _Kept()
         self._known: dict[str, Place] = {}
 
     def places(self) -> list[Place]:
         """Return what is at the paths now. On an object storage that lists all that is there."""
-        found: list[Place] = self._kept.get(
-            "places", lambda: find_places(self._paths, self._settings)
-        )
+        with reached_by(self._told):
+            found: list[Place] = self._kept.get("places", lambda: find_places(self._paths))
         self._known = {place.id: place for place in found}
         return found
 
@@ -89,45 +87,46 @@ class _Pages:
 
     def pulse(self, place: Place) -> Any:
         """Return the last committed batch."""
-        batch = views.newest_batch(place, self._options)
+        batch = views.newest_batch(place)
         if batch is None and place not in self.places():
             raise _gone()
         return {"batch": batch}
 
     def answer(self, request: Request) -> Any:
         """Return the JSON of a page."""
-        place, what, options = self.place(request), request.path_params["what"], self._options
+        place, what = self.place(request), request.path_params["what"]
         given = request.query_params
         if place.kind == "unreadable":
             raise InvalidInputError(place.problem, kind=ErrorKind(place.code), hint=place.hint)
         name: object = (place.id, what)
         make: Callable[[], Any]
         if what in _VIEWS:
-            make = lambda: _VIEWS[what](place, options)  # noqa: E731
+            make = lambda: _VIEWS[what](place)  # noqa: E731
         elif what == "rescale":
             partitions = _number(given.get("partitions", ""))
             name = (place.id, what, partitions)
-            make = lambda: views.rescale(place, options, partitions)  # noqa: E731
+            make = lambda: views.rescale(place, partitions)  # noqa: E731
         elif what == "jobplan":
             make = lambda: self._job_plan(place)  # noqa: E731
         elif what == "pulse":
             make = lambda: self.pulse(place)  # noqa: E731
         elif what == "saved":
-            make = lambda: views.saved(place, self.places(), options)  # noqa: E731
+            make = lambda: views.saved(place, self.places())  # noqa: E731
         elif what == "savepoints":
-            make = lambda: views.savepoints(place, self.places(), options)  # noqa: E731
+            make = lambda: views.savepoints(place, self.places())  # noqa: E731
         elif what == "history":
             last = min(_MOST_BATCHES, _number(given.get("last", str(_MOST_BATCHES))))
             name = (place.id, what, last)
-            make = lambda: views.history(place, options, last)  # noqa: E731
+            make = lambda: views.history(place, last)  # noqa: E731
         elif what == "store":
             of = _number(given.get("operator", "")), _number(given.get("partition", ""))
             store = given.get("store", "default")
             name = (place.id, what, of, store)
-            make = lambda: views.store(place, options, *of, store)  # noqa: E731
+            make = lambda: views.store(place, *of, store)  # noqa: E731
         else:
             raise InvalidInputError("no such page", hint=_HINT)
-        return self._kept.get(name, make)
+        with reached_by(self._told):
+            return self._kept.get(name, make)
 
     def _job_plan(self, place: Place) -> Any:
         if not self._job:
@@ -136,10 +135,10 @@ class _Pages:
                 kind=ErrorKind.INVALID_ARGUMENT,
                 hint="Start `millpond ui` with --job JOB.PY.",
             )
-        return job_plan(place.path, self._job, self._options)
+        return job_plan(place.path, self._job, self._told.options)
 
 
-_VIEWS: dict[str, Callable[[Place, Mapping[str, object]], Any]] = {
+_VIEWS: dict[str, Callable[[Place], Any]] = {
     "glance": views.glance,
     "query": views.query,
     "groups": views.groups,
@@ -153,18 +152,15 @@ def _gone() -> MillpondError:
     return InvalidInputError("no such place: it may have been deleted", hint="Reload the page.")
 
 
-def ui_app(
-    paths: Sequence[str], options: Mapping[str, object], settings: Any, *, job: str = ""
-) -> Starlette:
-    """Return the application.
+def ui_app(paths: Sequence[str], *, job: str = "") -> Starlette:
+    """Return the application. It reaches the storages by the options that its caller was given.
 
     Args:
         paths: of Spark checkpoints, savepoints and directories of them.
-        options: of the storage, by name. settings: the same, resolved.
         job: which may be asked what it would do with a savepoint, as `savepoint plan --job` takes
             it; "": none.
     """
-    pages = _Pages(paths, options, settings, job)
+    pages = _Pages(paths, job)
 
     async def index(request: Request) -> Response:
         return _static("index.html")

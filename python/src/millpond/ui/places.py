@@ -13,7 +13,6 @@ from millpond.errors import ErrorKind, InvalidInputError, MillpondError
 from millpond.format import layout
 from millpond.storage import LocalStorage, open_storage, root_of
 from millpond.storage.local import translate
-from millpond.storage.settings import StorageSettings
 
 _DEPTH = 2  # folders below a given one
 
@@ -33,7 +32,7 @@ class Place:
     hint: str = ""
 
 
-def find_places(paths: Iterable[str | os.PathLike[str]], settings: StorageSettings) -> list[Place]:
+def find_places(paths: Iterable[str | os.PathLike[str]]) -> list[Place]:
     """Return what is at the paths, and in directories up to two levels below them, by path.
 
     A path with nothing, or one that may not be listed, is there as unreadable, with the reason. On
@@ -43,7 +42,7 @@ def find_places(paths: Iterable[str | os.PathLike[str]], settings: StorageSettin
     for path in paths:
         try:
             root = root_of(path)
-            below = list(_below(root, settings))
+            below = list(_below(root))
             if not below:
                 raise InvalidInputError(
                     "neither a Spark checkpoint nor a savepoint is here, nor two levels below",
@@ -64,8 +63,8 @@ def _unreadable(path: str, e: MillpondError) -> Place:
     return replace(place, problem=e.message, code=e.kind.value, hint=e.hint)
 
 
-def _below(root: str, settings: StorageSettings) -> Iterator[Place]:
-    storage = open_storage(root, settings)
+def _below(root: str) -> Iterator[Place]:
+    storage = open_storage(root)
     if isinstance(storage, LocalStorage):
         if not os.path.isdir(storage.root):
             raise InvalidInputError(

@@ -9,20 +9,17 @@ from itertools import accumulate
 from typing import Any
 
 from millpond import api, checkpoint, savepoint
-from millpond.config import resolve
 from millpond.errors import MillpondError
 from millpond.format import layout
 from millpond.model.ids import StoreId
 from millpond.operations.inspect.anatomy import anatomy, group_counts
 from millpond.spark.heartbeats import heartbeats
 from millpond.spark.metadata import logged_batches, read_spark_metadata
-from millpond.storage import Storage, open_root
-from millpond.storage.settings import storage_settings
+from millpond.storage import open_root
 from millpond.store.files import list_state
 from millpond.ui.places import Place
 
 Json = dict[str, Any]
-Options = Mapping[str, object]
 
 _MOST_POINTS = 200  # of a line over time
 _OF_STORES: dict[type, str] = {
@@ -34,42 +31,42 @@ _OF_STORES: dict[type, str] = {
 _KINDS = (*_OF_STORES.values(), "Spark's logs", "history", "other")
 
 
-def newest_batch(place: Place, options: Options) -> int | None:
+def newest_batch(place: Place) -> int | None:
     """Return the last committed batch of a query; None: none is. One listing."""
-    storage, _ = _open(place, options)
+    storage, _ = open_root(place.path)
     return max(logged_batches(storage, layout.COMMITS_DIR), default=None)
 
 
-def query(place: Place, options: Options) -> Json:
+def query(place: Place) -> Json:
     """Return the overview of a query, and whether it runs."""
-    storage, _ = _open(place, options)
-    found = checkpoint.show(place.path, options=options).to_json()
+    storage, _ = open_root(place.path)
+    found = checkpoint.show(place.path).to_json()
     found["running"] = [asdict(beat) for beat in heartbeats(storage)]
     return found
 
 
-def history(place: Place, options: Options, last: int) -> Json:
+def history(place: Place, last: int) -> Json:
     """Return the last batches."""
-    return checkpoint.history(place.path, last=last, options=options).to_json()
+    return checkpoint.history(place.path, last=last).to_json()
 
 
-def glance(place: Place, options: Options) -> Json:
+def glance(place: Place) -> Json:
     """Return what the list of places tells of one. Of a query: two listings."""
     if place.kind == "savepoint":
-        index = savepoint.show(place.path, options=options).index
+        index = savepoint.show(place.path).index
         return {
             "batch": index.image.batch,
             "created_ms": index.created_ms,
             "format": index.format,
             "size_bytes": index.size_bytes,
         }
-    storage, _ = _open(place, options)
-    return {"batch": newest_batch(place, options), "running": bool(heartbeats(storage))}
+    storage, _ = open_root(place.path)
+    return {"batch": newest_batch(place), "running": bool(heartbeats(storage))}
 
 
-def storage(place: Place, options: Options) -> Json:
+def storage(place: Place) -> Json:
     """Return the files of a query by kind, and how their bytes add up over time. One listing."""
-    root, _ = _open(place, options)
+    root, _ = open_root(place.path)
     found: Counter[str] = Counter()
     size_bytes: Counter[str] = Counter()
     written: Counter[int] = Counter()
@@ -104,70 +101,68 @@ def _kind(key: str) -> str:
     return "history" if key.startswith(layout.HISTORY_PREFIX) else "other"
 
 
-def groups(place: Place, options: Options) -> Json:
+def groups(place: Place) -> Json:
     """Return the live keys of all key groups."""
-    storage, root = _open(place, options)
+    storage, root = open_root(place.path)
     return {"stores": [asdict(counts) for counts in group_counts(storage, root)]}
 
 
-def store(place: Place, options: Options, operator: int, partition: int, name: str) -> Json:
+def store(place: Place, operator: int, partition: int, name: str) -> Json:
     """Return the files of one store."""
-    storage, root = _open(place, options)
+    storage, root = open_root(place.path)
     return anatomy(storage, root, StoreId(operator, partition, name)).to_json()
 
 
-def skew(place: Place, options: Options) -> Json:
+def skew(place: Place) -> Json:
     """Return how evenly state lies. Reads all rows."""
-    return checkpoint.skew(place.path, options=options).to_json()
+    return checkpoint.skew(place.path).to_json()
 
 
-def verified(place: Place, options: Options) -> Json:
+def verified(place: Place) -> Json:
     """Read everything back, and return all problems."""
     if place.kind == "savepoint":
-        return savepoint.verify(place.path, options=options).to_json()
-    return checkpoint.verify(place.path, options=options).to_json()
+        return savepoint.verify(place.path).to_json()
+    return checkpoint.verify(place.path).to_json()
 
 
-def rescale(place: Place, options: Options, partitions: int) -> Json:
+def rescale(place: Place, partitions: int) -> Json:
     """Return what a rescale would do. Writes nothing. A query that runs has begun a batch."""
-    report = api.rescale(
-        place.path, partitions, dry_run=True, skip_uncommitted=True, options=options
-    )
+    report = api.rescale(place.path, partitions, dry_run=True, skip_uncommitted=True)
     return report.to_json()
 
 
-def saved(place: Place, others: Sequence[Place], options: Options) -> Json:
+def saved(place: Place, others: Sequence[Place]) -> Json:
     """Return what a savepoint holds, and how many bytes of SSTs it shares with each other place."""
-    view = savepoint.show(place.path, options=options)
-    mine = _ssts(place, options)
+    view = savepoint.show(place.path)
+    mine = _ssts(place)
     shared = [
         {"path": other.path, "id": other.id, "bytes": common}
         for other in others
         if other.path != place.path
-        if (common := _shared_bytes(mine, _ssts(other, options)))
+        if (common := _shared_bytes(mine, _ssts(other)))
     ]
     return {**view.to_json(), "sst_bytes": sum(mine.values()), "shared": shared}
 
 
-def savepoints(place: Place, others: Sequence[Place], options: Options) -> Json:
+def savepoints(place: Place, others: Sequence[Place]) -> Json:
     """Return the savepoints of a query among the places, and those that share files with it."""
-    storage, _ = _open(place, options)
+    storage, _ = open_root(place.path)
     query_id = read_spark_metadata(storage, batches=(), operators=(), damaged=[]).query_id
-    mine = _ssts(place, options)
+    mine = _ssts(place)
     found = []
     for other in others:
         if other.kind != "savepoint":
             continue
         try:
-            index = savepoint.show(other.path, options=options).index
+            index = savepoint.show(other.path).index
         except MillpondError:
             continue  # its own page says what is wrong with it
-        theirs = _ssts(other, options)
+        theirs = _ssts(other)
         shared = _shared_bytes(mine, theirs)
         if shared or index.image.query_id == query_id:
             found.append(
                 {
-                    **glance(other, options),
+                    **glance(other),
                     "path": other.path,
                     "id": other.id,
                     "sst_bytes": sum(theirs.values()),
@@ -187,18 +182,14 @@ def _is_sst(key: str) -> bool:
     return parsed is not None and isinstance(parsed.file, layout.SstFile)
 
 
-def _ssts(place: Place, options: Options) -> dict[str, int]:
+def _ssts(place: Place) -> dict[str, int]:
     """Return the sizes of the SSTs of a place, by key; none of one that cannot be read."""
     try:
         if place.kind == "savepoint":
-            files = savepoint.show(place.path, options=options).index.files
+            files = savepoint.show(place.path).index.files
             return {key: entry.size_bytes for key, entry in files.items() if _is_sst(key)}
-        storage, _ = _open(place, options)
+        storage, _ = open_root(place.path)
         listed = list_state(storage, f"{layout.STATE_DIR}/")
         return {info.key: info.size_bytes for info in listed if _is_sst(info.key)}
     except MillpondError:
         return {}  # its own page says what is wrong with it
-
-
-def _open(place: Place, options: Options) -> tuple[Storage, str]:
-    return open_root(place.path, storage_settings(resolve(options)))

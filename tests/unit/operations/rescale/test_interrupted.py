@@ -18,6 +18,7 @@ from millpond.operations.rescale import rescale, undo, write
 from millpond.spark import heartbeats as heartbeats_module
 from millpond.spark.metadata import read_spark_metadata
 from millpond.storage import open_storage
+from millpond.storage.given import Given, reached_by
 from tests.agent_driver import call
 from tests.checkpoints import CheckpointBuilder, tree
 from tests.failing_storage import FailingStorage, Killed
@@ -274,17 +275,19 @@ def test_a_file_sink_that_only_settings_reach(
     recorded = json.dumps({"sink": "file", "path": root}).encode()
     built.storage.put_bytes(layout.SINK_KEY, recorded)
     before = tree(built.root)
-    with pytest.raises(Killed):
+    with pytest.raises(Killed), reached_by(Given(settings, {})):
         storage = FailingStorage(str(built.root), stop_before="commits/6", kills=True)
-        rescale(storage, "it", 8, settings=settings)
+        rescale(storage, "it", 8)
     assert entry in {info.key for info in sink.list("")}
     if way == "undo":
-        assert undo(built.storage, "it", settings)
+        with reached_by(Given(settings, {})):
+            assert undo(built.storage, "it")
         assert tree(built.root) == before
         assert entry not in {info.key for info in sink.list("")}
         return
     if way == "again":
-        assert rescale(built.storage, "it", 8, settings=settings).undone
+        with reached_by(Given(settings, {})):
+            assert rescale(built.storage, "it", 8).undone
     else:
         answer = call(
             AgentService(),

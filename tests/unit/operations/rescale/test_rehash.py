@@ -30,7 +30,7 @@ from millpond.operations.rescale.write import carry_out
 from millpond.query.whole import check_whole
 from millpond.spark.commands import at_work
 from millpond.spark.metadata import read_spark_metadata
-from millpond.storage import LocalStorage, MemoryStorage, StorageSettings
+from millpond.storage import LocalStorage, MemoryStorage
 from millpond.storage.split import SplitStorage
 from millpond.store.collection.plan import plan_expiry
 from millpond.store.files import StoreFiles
@@ -233,7 +233,7 @@ def test_over_processes(built: CheckpointBuilder) -> None:
     with rehash.rehashed(built.storage, before, replace(plan, processes=2)) as writing:
         assert len(writing.made) == 5
         with at_work(built.storage, "it", "rescale") as hold:
-            carry_out(built.storage, writing, hold, StorageSettings())
+            carry_out(built.storage, writing, hold)
     assert content(built.root) == rows(6) and verify(built.storage, "it").problems == []
     assert not [p for p in (built.root / "millpond").iterdir() if p.name.startswith(".rescale")]
 

@@ -19,7 +19,7 @@ from millpond.operations.rescale import rescale, undo
 from millpond.query.rescaling import read_journal
 from millpond.spark.sinks.keeping import SinkPlan, for_start
 from millpond.spark.sinks.recorded import FILE, Sink, read_sink
-from millpond.storage import StorageSettings, open_storage
+from millpond.storage import open_storage
 from tests.checkpoints import CheckpointBuilder, tree
 
 
@@ -58,7 +58,7 @@ def refused(call: Any) -> MillpondError:
 def start(file_sink: Path | str | None, sink: Sink | None = None, **more: Any) -> SinkPlan:
     """Return what a restore at batch 5 has to do."""
     rest: dict[str, Any] = {"batch": 5, "same_query": False, **more}
-    return for_start(file_sink, sink, settings=StorageSettings(), **rest)
+    return for_start(file_sink, sink, **rest)
 
 
 # ---- rescale

@@ -29,6 +29,7 @@ from millpond.query.image import Image
 from millpond.query.whole import checkpoint_image
 from millpond.spark.session import running_option
 from millpond.storage import LocalStorage, Storage, open_checkpoint, open_storage
+from millpond.storage.given import given_conf, takes_options
 from millpond.storage.owner import check_owner
 
 Progress = Callable[[int, int], None]
@@ -63,6 +64,7 @@ class MigrationReport:
         return asdict(self)
 
 
+@takes_options
 def adopt(
     checkpoint: str | os.PathLike[str],
     new_checkpoint: str | os.PathLike[str],
@@ -73,6 +75,7 @@ def adopt(
     conf: Mapping[str, str] | None = None,
     dry_run: bool = False,
     progress: Progress | None = None,
+    options: Mapping[str, object] | None = None,
 ) -> MigrationReport:
     """Take over a Spark checkpoint whose state is in one of Spark's own stores. A query goes on
     from the new one with Millpond.
@@ -94,6 +97,7 @@ def adopt(
             process copies, if there is one.
         dry_run: read Spark's logs and schemas, count the rows, write nothing.
         progress: called with the stores that are copied, and the stores in all.
+        options: of the storages, by name.
     Raises:
         InvalidInputError: NOT_A_CHECKPOINT, TARGET_NOT_EMPTY, MAX_PARALLELISM_INVALID;
             INVALID_ARGUMENT: Millpond has the state already.
@@ -122,9 +126,9 @@ def adopt(
     groups = (
         str(max_parallelism) if max_parallelism is not None else running_option("maxParallelism")
     )
-    options = {f"{PREFIX}maxParallelism": groups} if groups is not None else {}
+    pinned = {f"{PREFIX}maxParallelism": groups} if groups is not None else {}
     before = Side(provider=image.provider, root=origin, conf={})
-    after = Side(provider=MILLPOND, root=new_root, conf={**options, **_agent()})
+    after = Side(provider=MILLPOND, root=new_root, conf={**_own(), **pinned})
 
     def check() -> None:
         live.refuse_moved(source, origin, logs)
@@ -144,6 +148,7 @@ def adopt(
     return report if new_query_id else replace(report, warnings=live.warning(origin, logs))
 
 
+@takes_options
 def release(
     checkpoint: str | os.PathLike[str],
     new_checkpoint: str | os.PathLike[str],
@@ -154,6 +159,7 @@ def release(
     conf: Mapping[str, str] | None = None,
     dry_run: bool = False,
     progress: Progress | None = None,
+    options: Mapping[str, object] | None = None,
 ) -> MigrationReport:
     """Hand a query back to one of Spark's own stores. The query goes on from the new Spark
     checkpoint without Millpond.
@@ -181,7 +187,7 @@ def release(
     erased = read_erasures(source)
     image = checkpoint_image(source, origin, batch)
     plan.check_fits(image, PROVIDERS[provider])
-    before = Side(provider=MILLPOND, root=origin, conf=_agent())
+    before = Side(provider=MILLPOND, root=origin, conf=_own())
     # With changelogs Spark writes the snapshot some time later; without, with the commit.
     changelog = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
     after = Side(provider=PROVIDERS[provider], root=new_root, conf={changelog: "false"})
@@ -207,8 +213,9 @@ def release(
     )
 
 
-def _agent() -> dict[str, str]:
-    return {f"{PREFIX}agent.python": sys.executable}
+def _own() -> dict[str, str]:
+    """Return the settings of Millpond's side, whose agent reaches storages as this process does."""
+    return {**given_conf(), f"{PREFIX}agent.python": sys.executable}
 
 
 def _migrate(

@@ -17,6 +17,7 @@ def adopted(
     batch: int | None = None,
     conf: Mapping[str, str] | None = None,
     progress: Progress | None = None,
+    options: Mapping[str, object] | None = None,
 ) -> Iterator[str]:
     """Yield the path of a temporary copy, with Millpond's state, of a Spark checkpoint whose state
     is in one of Spark's own stores. Whatever reads state reads it there.
@@ -28,7 +29,7 @@ def adopted(
     meanwhile: the copy is that of a committed batch.
 
     Args:
-        checkpoint, batch, conf, progress: as for `adopt`.
+        checkpoint, batch, conf, progress, options: as for `adopt`.
     Raises: as `adopt`; UnavailableError: LOCAL_DISK_FULL.
     """
     with scratch_directory("reading") as directory:
@@ -40,5 +41,6 @@ def adopted(
             new_query_id=True,  # a copy to look at: nothing goes on from it
             conf=conf,
             progress=progress,
+            options=options,
         )
         yield copy

@@ -87,7 +87,6 @@ def rescale(
     announce: Callable[[RescaleReport], None] | None = None,
     ending_s: float | None = None,
     file_sink: str | os.PathLike[str] | None = None,
-    settings: StorageSettings = _DEFAULT,
 ) -> RescaleReport:
     """Give the state of a stopped query another number of partitions. The next start of the query
     uses it.
@@ -110,7 +109,6 @@ def rescale(
         file_sink: path or URI of the directory that the query writes to in a file format. The log
             there must hold every batch number. `none`: the query writes to none. None: take what
             the last start of the query recorded.
-        settings: how to reach the file sink.
     Raises:
         InvalidInputError: PARTITIONS_INVALID, MAX_PARALLELISM_INVALID, NOT_A_CHECKPOINT,
             STATE_OWNED; FILE_SINK_INVALID, FILE_SINK_MISMATCH: the sink would not be whole.
@@ -135,7 +133,6 @@ def rescale(
             skip_uncommitted=skip_uncommitted,
             announce=announce,
             file_sink=file_sink,
-            settings=settings,
         )
     if dry_run:
         return report
@@ -152,11 +149,10 @@ def _rescale(
     skip_uncommitted: bool,
     announce: Callable[[RescaleReport], None] | None,
     file_sink: str | os.PathLike[str] | None,
-    settings: StorageSettings,
 ) -> RescaleReport:
     """Plan, and write what is planned if the Spark checkpoint is held. Args: as for `rescale`."""
     dry_run = hold is None
-    undone = _finish_interrupted(storage, root, partitions, hold, settings)
+    undone = _finish_interrupted(storage, root, partitions, hold)
     image, plans = check_whole(storage, root)
     before = read_before(storage, root, plans)
     _check(before, root, partitions, skip_uncommitted)
@@ -167,7 +163,6 @@ def _rescale(
         committed=before.committed,
         batch=before.started + 1,
         empty=before.spark.without_rows,
-        settings=settings,
     )
     divides = groups.max_parallelism % partitions == 0 and max_parallelism in (
         None,
@@ -220,7 +215,6 @@ def _rescale(
             storage,
             replace(writing, sink=sink.entries, first_unused=before.committed + 1),
             hold,
-            settings,
         )
     else:
         plan = rehash.plan_rehash(
@@ -243,7 +237,6 @@ def _rescale(
                 storage,
                 replace(writing, sink=sink.entries, first_unused=before.committed + 1),
                 hold,
-                settings,
             )
     return replace(report, written_bytes=report.written_bytes or writing.total_bytes)
 
@@ -260,11 +253,9 @@ def _refuse_savepoint(storage: Storage, root: str) -> None:
         )
 
 
-def undo(storage: Storage, root: str, settings: StorageSettings = _DEFAULT) -> bool:
+def undo(storage: Storage, root: str) -> bool:
     """Take back an interrupted rescale. Return whether there was one that had not switched over.
 
-    Args:
-        settings: how to reach the file sink of the rescale.
     Raises: ConflictError: QUERY_RUNNING, COMMAND_RUNNING. InvalidInputError: STATE_OWNED,
         NOT_A_CHECKPOINT.
     """
@@ -274,7 +265,7 @@ def undo(storage: Storage, root: str, settings: StorageSettings = _DEFAULT) -> b
         journal = read_journal(storage)
         if journal is None and not is_there(storage, layout.QUERY_METADATA_KEY):
             raise error(ErrorKind.NOT_A_CHECKPOINT, f"no checkpoint of a streaming query: {root}")
-        return journal is not None and not clear(storage, journal, hold, settings)
+        return journal is not None and not clear(storage, journal, hold)
 
 
 def _check(before: Before, root: str, partitions: int, skip_uncommitted: bool) -> None:
@@ -295,18 +286,14 @@ def _check(before: Before, root: str, partitions: int, skip_uncommitted: bool) -
                 check_scalable(stores, before.partitions)
 
 
-def _finish_interrupted(
-    storage: Storage, root: str, partitions: int, hold: Hold | None, settings: StorageSettings
-) -> bool:
+def _finish_interrupted(storage: Storage, root: str, partitions: int, hold: Hold | None) -> bool:
     """Take an interrupted rescale back. Return whether there was one that had not switched over.
 
-    Args:
-        hold: None: of a dry run.
-        settings: as for `rescale`.
+    Args: hold: None: of a dry run.
     """
     journal = read_journal(storage)
     if journal is None:
         return False
     if hold is None or journal.partitions != partitions:
         raise rescale_error(journal, root)
-    return not clear(storage, journal, hold, settings)
+    return not clear(storage, journal, hold)

@@ -25,7 +25,7 @@ from millpond.spark.commands import Hold
 from millpond.spark.log_files import log_crc32, put_log
 from millpond.spark.metadata import logged_batches, newest_commit, read_spark_metadata
 from millpond.spark.sinks.keeping import SinkEntries, crc32_of, take_back
-from millpond.storage import Storage, StorageSettings, open_storage
+from millpond.storage import Storage, open_storage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class Writing:
         return sum(map(len, texts)) + sum(map(os.path.getsize, self.made.values()))
 
 
-def carry_out(storage: Storage, writing: Writing, hold: Hold, settings: StorageSettings) -> None:
+def carry_out(storage: Storage, writing: Writing, hold: Hold) -> None:
     """Write everything. If the storage fails, take back what was written.
 
     Args:
@@ -97,7 +97,7 @@ def carry_out(storage: Storage, writing: Writing, hold: Hold, settings: StorageS
     except MillpondError as e:
         try:
             hold.check()
-            done = clear(storage, journal, hold, settings)
+            done = clear(storage, journal, hold)
         except MillpondError as again:
             raise e from again
         if not done:
@@ -157,7 +157,7 @@ def _sink_sums(writing: Writing) -> dict[str, int]:
     return crc32_of(writing.sink, range(writing.first_unused, writing.batch + 1))
 
 
-def clear(storage: Storage, journal: Journal, hold: Hold, settings: StorageSettings) -> bool:
+def clear(storage: Storage, journal: Journal, hold: Hold) -> bool:
     """Bring an interrupted rescale to an end. Return whether it had switched over.
 
     If it had, all of it stays. If not, nothing of it is left. May be repeated after a failure.
@@ -180,7 +180,7 @@ def clear(storage: Storage, journal: Journal, hold: Hold, settings: StorageSetti
         # The query may have run on before that entry was written: then there is no more of ours,
         # and files of these names may be the query's.
         if not _ran_on(storage, journal.batch):
-            _take_back(storage, journal, hold, settings)
+            _take_back(storage, journal, hold)
         entry_key = layout.offsets_key(journal.batch)
         hold.check()
         storage.delete([entry_key, layout.crc_key(entry_key)])
@@ -189,7 +189,7 @@ def clear(storage: Storage, journal: Journal, hold: Hold, settings: StorageSetti
     return done
 
 
-def _take_back(storage: Storage, journal: Journal, hold: Hold, settings: StorageSettings) -> None:
+def _take_back(storage: Storage, journal: Journal, hold: Hold) -> None:
     """Take back all but the entry of the offset log. Args: as for `clear`."""
     hold.check()
     left_out = layout.offsets_key(journal.batch - 1)
@@ -201,7 +201,7 @@ def _take_back(storage: Storage, journal: Journal, hold: Hold, settings: Storage
     if journal.sink is not None:
         # First: a query that ran now would believe that a batch whose number is in the sink's log
         # is written.
-        take_back(open_storage(journal.sink, settings), journal.sink_sums)
+        take_back(open_storage(journal.sink), journal.sink_sums)
         hold.check()
     if journal.format_before is not None:
         storage.put_bytes(layout.FORMAT_KEY, journal.format_before)

@@ -33,7 +33,8 @@ from millpond.spark.offsets import check_offsets, offset_texts
 from millpond.spark.session import PROVIDER_CLASS
 from millpond.spark.sinks import keeping
 from millpond.spark.uris import uri_below
-from millpond.storage import LocalStorage, StorageSettings, open_checkpoint, open_storage, root_of
+from millpond.storage import LocalStorage, open_checkpoint, open_storage, root_of
+from millpond.storage.given import takes_options
 from millpond.storage.place import place_of, read_place
 
 _RUN, _SAVED = "run", "savepoint"
@@ -83,6 +84,7 @@ class BootstrapReport:
         return asdict(self)
 
 
+@takes_options
 def bootstrap(
     job: str | os.PathLike[str] | Callable[..., object],
     checkpoint: str | os.PathLike[str],
@@ -96,6 +98,7 @@ def bootstrap(
     conf: Mapping[str, str] | None = None,
     file_sink: str | os.PathLike[str] | None = None,
     dry_run: bool = False,
+    options: Mapping[str, object] | None = None,
 ) -> BootstrapReport:
     """Make a Spark checkpoint with which a job starts warm: with the state that rows make, or with
     rows of state, and at given offsets.
@@ -130,6 +133,7 @@ def bootstrap(
             log gets an entry for batch 0, which the query never writes. `none`: the query writes to
             none. None: what the job itself says.
         dry_run: write nothing, and check what can be checked without the batch.
+        options: of the storages, by name. They do not reach the session of the job: `conf` does.
     Raises:
         InvalidInputError: TARGET_NOT_EMPTY, OPERATOR_UNKNOWN, FILE_SINK_INVALID,
             FILE_SINK_MISMATCH; INVALID_ARGUMENT: columns, offsets or a query that do not fit.
@@ -184,7 +188,6 @@ def bootstrap(
         None,
         batch=0,
         same_query=False,
-        settings=StorageSettings(),
     )
     if dry_run:
         return replace(_dry(new_root, meant, said({})), file_sink=sink.root, warnings=sink.warnings)

@@ -6,7 +6,7 @@ import itertools
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any, TypeVar
@@ -44,6 +44,7 @@ from millpond.query.survey import survey
 from millpond.query.whole import telling_what_is_left
 from millpond.rows import require_tools
 from millpond.storage import Storage, open_checkpoint, open_storage, real_root, root_of
+from millpond.storage.given import takes_options
 from millpond.storage.owner import canonical, check_owner
 from millpond.storage.place import place_to_read
 from millpond.store.collection.pins import pinned
@@ -81,6 +82,7 @@ class CreateReport:
         return asdict(self)
 
 
+@takes_options
 def create(
     checkpoint: str | os.PathLike[str],
     savepoint: str | os.PathLike[str],
@@ -93,6 +95,7 @@ def create(
     dry_run: bool = False,
     progress: Progress | None = None,
     spark: Any = None,
+    options: Mapping[str, object] | None = None,
 ) -> CreateReport:
     """Save the query of a Spark checkpoint as it was after a committed batch. The query may run
     meanwhile, and is not disturbed.
@@ -115,6 +118,7 @@ def create(
         spark: a SparkSession whose executors write the tables of `canonical`, for state too large
             for one machine: a task for each store. They need the extra `tools` too, and must reach
             both directories: on a file system that all share, or on S3.
+        options: of the storages, by name.
     Raises:
         InvalidInputError: NOT_A_CHECKPOINT, TARGET_NOT_EMPTY, STATE_OWNED. UnsupportedError:
             FOREIGN_CHECKPOINT, FORMAT_TOO_NEW.

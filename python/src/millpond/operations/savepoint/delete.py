@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ from millpond.operations.output.atomic_target import remove_directory
 from millpond.query.index import SavepointIndex, decode_index, no_savepoint
 from millpond.spark.heartbeats import refuse_running
 from millpond.storage import LocalStorage, Storage, open_storage, root_of
+from millpond.storage.given import takes_options
 
 _OF_COMMANDS = layout.RUNNING_PREFIX + layout.COMMAND_PREFIX
 
@@ -37,7 +39,13 @@ class DeleteReport:
         return {"savepoint": self.savepoint, "size_bytes": self.size_bytes, "dry_run": self.dry_run}
 
 
-def delete(savepoint: str | os.PathLike[str], *, dry_run: bool = False) -> DeleteReport:
+@takes_options
+def delete(
+    savepoint: str | os.PathLike[str],
+    *,
+    dry_run: bool = False,
+    options: Mapping[str, object] | None = None,
+) -> DeleteReport:
     """Delete a savepoint, and return what it held.
 
     Neither the Spark checkpoint that it was made of nor one restored from it needs it. If an
@@ -46,7 +54,7 @@ def delete(savepoint: str | os.PathLike[str], *, dry_run: bool = False) -> Delet
     Args:
         savepoint: path or URI of the savepoint.
         dry_run: delete nothing.
-
+        options: of the storage, by name.
     Raises:
         InvalidInputError: NOT_A_SAVEPOINT; INVALID_ARGUMENT: the directory holds files that are
             none of the savepoint's.

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from millpond.rows import require_tools
 from millpond.state.ages import without_ages
 from millpond.state.savepoint_rows import open_rows
 from millpond.storage import Storage, open_checkpoint, root_of
+from millpond.storage.given import takes_options
 
 _MODULUS = 1 << 128
 _DECODED_AT_ONCE = 10_000
@@ -139,6 +140,7 @@ def _steps(total: int, progress: Progress | None) -> Callable[[], None]:
     return step
 
 
+@takes_options
 def diff(
     first: str | os.PathLike[str],
     second: str | os.PathLike[str] | None = None,
@@ -146,6 +148,7 @@ def diff(
     batches: Sequence[int] = (),
     rows: bool = False,
     progress: Progress | None = None,
+    options: Mapping[str, object] | None = None,
 ) -> DiffReport:
     """Compare two states byte by byte: those of two savepoints or Spark checkpoints, or those of
     one Spark checkpoint after two batches.
@@ -162,6 +165,7 @@ def diff(
             Needs the extra `tools`.
         progress: called after each store, and after each column family: how many are done, and how
             many there are in all.
+        options: of the storages, by name.
     Raises: as `show` and `create`; InvalidInputError: INVALID_ARGUMENT: there is neither a second
         state nor two batches.
     """

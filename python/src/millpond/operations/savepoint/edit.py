@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -22,6 +22,7 @@ from millpond.spark.column_changes import ColumnChanges
 from millpond.state.savepoint_rows import open_rows
 from millpond.state.selection import select
 from millpond.storage import open_checkpoint
+from millpond.storage.given import takes_options
 
 Function = Callable[[Any], Any]
 """Takes a `pyarrow.RecordBatch` with the columns `key` and `value`. Returns one like it, with fewer
@@ -46,6 +47,7 @@ class EditReport:
         return asdict(self)
 
 
+@takes_options
 def edit(
     savepoint: str | os.PathLike[str],
     new_savepoint: str | os.PathLike[str],
@@ -58,6 +60,7 @@ def edit(
     table: Any = None,
     dry_run: bool = False,
     progress: Progress | None = None,
+    options: Mapping[str, object] | None = None,
 ) -> EditReport:
     """Write a new canonical savepoint in which the state of one operator is another. All else is
     as it was.
@@ -81,6 +84,7 @@ def edit(
             `key` and `value`. It replaces all rows. With `columns`, it has the new ones.
         dry_run: do all of it but keep nothing. The report says what there would be.
         progress: called now and then: how many stores are read, and how many there are in all.
+        options: of the storages, by name.
     Raises:
         InvalidInputError: NOT_A_SAVEPOINT, TARGET_NOT_EMPTY, OPERATOR_UNKNOWN; INVALID_ARGUMENT:
             columns that do not fit, or are not there; a key twice.

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from millpond.config import resolve
 from millpond.errors import (
     ErrorKind,
     FormatError,
@@ -42,8 +41,8 @@ from millpond.rows import require_tools
 from millpond.spark.kafka_offsets import KafkaOffset, kafka_offsets
 from millpond.spark.log_entries import parse_offsets
 from millpond.storage import LocalStorage, Storage, open_storage, root_of
+from millpond.storage.given import takes_options
 from millpond.storage.local import translate
-from millpond.storage.settings import StorageSettings, storage_settings
 from millpond.storage.sums import size_and_crc32
 
 _FILE_JOBS = 64
@@ -204,6 +203,7 @@ class SavepointList(Notebook):
         )
 
 
+@takes_options
 def show(
     savepoint: str | os.PathLike[str], *, options: Mapping[str, object] | None = None
 ) -> SavepointView:
@@ -215,7 +215,7 @@ def show(
     Raises: InvalidInputError: NOT_A_SAVEPOINT. FormatError: SAVEPOINT_DAMAGED. UnsupportedError:
     FORMAT_TOO_NEW.
     """
-    storage, root = _opened(savepoint, options)
+    storage, root = _opened(savepoint)
     index = read_index(storage, root)
     return SavepointView(savepoint=root, index=index, kafka_offsets=_kafka_offsets(storage, index))
 
@@ -231,17 +231,12 @@ def _kafka_offsets(storage: Storage, index: SavepointIndex) -> tuple[KafkaOffset
         raise damaged(f"{key}: {e}") from e
 
 
-def _opened(
-    savepoint: str | os.PathLike[str], options: Mapping[str, object] | None
-) -> tuple[Storage, str]:
+def _opened(savepoint: str | os.PathLike[str]) -> tuple[Storage, str]:
     root = root_of(savepoint)
-    return open_storage(root, _settings(options)), root
+    return open_storage(root), root
 
 
-def _settings(options: Mapping[str, object] | None) -> StorageSettings:
-    return storage_settings(resolve(options or {}))
-
-
+@takes_options
 def verify_savepoint(
     savepoint: str | os.PathLike[str],
     *,
@@ -259,7 +254,7 @@ def verify_savepoint(
     Raises: as `show`; UnsupportedError: rocksdict is not installed; UnavailableError: storage or
         local disk.
     """
-    storage, root = _opened(savepoint, options)
+    storage, root = _opened(savepoint)
     index = read_index(storage, root)
     wrong = check_listed(storage, index)
     every = [_problem(key, e) for key, e in wrong]
@@ -276,7 +271,7 @@ def verify_savepoint(
         stores = list(found.stores)
     jobs: list[_Job] = [*_batches_of(keys), *stores]
     engine = engine_for(spark, (storage,), large=size_bytes >= BYTES_PER_PROCESS)
-    results = engine.map(_verify_part, _Verified(root, index, found, _settings(options)), jobs)
+    results = engine.map(_verify_part, _Verified(root, index, found), jobs)
     known = {problem.file for problem in every}
     checked = Checked()
     for done, (job, (more, problems)) in enumerate(zip(jobs, results, strict=True), 1):
@@ -310,7 +305,6 @@ class _Verified:
     root: str
     index: SavepointIndex
     found: Survey | None  # None: of a canonical savepoint
-    settings: StorageSettings
 
 
 def _batches_of(keys: list[str]) -> Iterator[tuple[str, ...]]:
@@ -321,7 +315,7 @@ def _batches_of(keys: list[str]) -> Iterator[tuple[str, ...]]:
 
 def _verify_part(what: _Verified, job: _Job) -> tuple[Checked, list[Problem]]:
     """Check the sums of some files, or read one store."""
-    storage = open_storage(what.root, what.settings)
+    storage = open_storage(what.root)
     if not isinstance(job, StoreId):
         wrong = [key for key in job if _crc32(storage, key) != what.index.files[key].crc32]
         return Checked(), [_problem(key, damaged("its check sum does not match")) for key in wrong]
@@ -348,20 +342,29 @@ def _verify_tables(
     return Checked(stores=1, entries=entries), []
 
 
+@takes_options
 def list_savepoints(
-    directory: str | os.PathLike[str],
+    directory: str | os.PathLike[str], *, options: Mapping[str, object] | None = None
 ) -> list[SavepointView | tuple[str, MillpondError]]:
-    """Return what `savepoints_of` returns as one list: views, then places with the reason."""
+    """Return what `savepoints_of` returns as one list: views, then places with the reason.
+
+    Args, Raises: as `savepoints_of`.
+    """
     found = savepoints_of(directory)
     return [*found.savepoints, *((one.savepoint, one.error) for one in found.unreadable)]
 
 
-def savepoints_of(directory: str | os.PathLike[str]) -> SavepointList:
+@takes_options
+def savepoints_of(
+    directory: str | os.PathLike[str], *, options: Mapping[str, object] | None = None
+) -> SavepointList:
     """Return the savepoints directly in a directory, and those whose index cannot be read.
 
     On object storage this lists all files below: one request for a thousand.
 
-    Args: directory: path or URI.
+    Args:
+        directory: path or URI.
+        options: of the storage, by name.
     Raises: InvalidInputError: no such directory. UnavailableError: storage.
     """
     root = root_of(directory)

@@ -9,7 +9,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from millpond.config import resolve
 from millpond.operations.savepoint.fit_job import Fit, fit_job, given_numbers
 from millpond.operations.savepoint.fitting_columns import UnclearColumnsError, column_options
 from millpond.operations.savepoint.kafka_warnings import kafka_warnings
@@ -23,7 +22,7 @@ from millpond.spark.column_changes import KEY_ADVICE
 from millpond.spark.job import new_session
 from millpond.spark.job_script import chosen, load
 from millpond.storage import open_storage, root_of
-from millpond.storage.settings import storage_settings
+from millpond.storage.given import takes_options
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +47,7 @@ class PlanReport:
         return {**asdict(self), "ok": self.ok}
 
 
+@takes_options
 def plan(
     savepoint: str | os.PathLike[str],
     job: str | os.PathLike[str] | Callable[..., object],
@@ -83,7 +83,7 @@ def plan(
             itself raises.
     """
     origin = root_of(savepoint)
-    source = open_storage(origin, storage_settings(resolve(options or {})))
+    source = open_storage(origin)
     image = savepoint_image(source, read_index(source, origin))
     given = given_numbers(image, map_operators or {}, drop_operators)  # before the job runs
     meant = chosen(load(job, lambda: new_session(conf or {})), query)

@@ -29,7 +29,6 @@ from millpond.operations.savepoint.restored_image import KEEP, placed, restored
 from millpond.query import image as images
 from millpond.query.image import Image, OperatorImage
 from millpond.spark.sinks.keeping import SinkPlan, for_start
-from millpond.storage import StorageSettings
 from millpond.storage.place import place_of
 
 
@@ -116,7 +115,6 @@ def plan_image(origin: Origin, new_root: str, changes: Changes, *, dry_run: bool
         image.sink,
         batch=planned.batch,
         same_query=changes.keep_query_id,
-        settings=StorageSettings(),
     )
     if sink.root is not None:
         check_sink_apart(sink.root, new_root)

@@ -38,6 +38,7 @@ from millpond.spark.heartbeats import refuse_running
 from millpond.spark.offsets import offset_texts
 from millpond.spark.sinks.recorded import record
 from millpond.storage import Storage, open_checkpoint, open_storage
+from millpond.storage.given import takes_options
 from millpond.storage.owner import check_owner
 from millpond.storage.place import place_of
 
@@ -72,6 +73,7 @@ class RestoreReport:
         return value
 
 
+@takes_options
 def restore(
     savepoint: str | os.PathLike[str],
     checkpoint: str | os.PathLike[str],
@@ -99,6 +101,7 @@ def restore(
     dry_run: bool = False,
     progress: Progress | None = None,
     spark: Any = None,
+    options: Mapping[str, object] | None = None,
 ) -> RestoreReport:
     """Make a new Spark checkpoint from a savepoint. A query that starts with it goes on after the
     savepoint's batch.
@@ -143,6 +146,7 @@ def restore(
         dry_run: write nothing.
         progress: called now and then with how much is done, and how much there is in all.
         spark: a SparkSession whose executors write rows anew, if that is needed: as for `create`.
+        options: of the storages, by name. They do not reach a session of `job`.
     Raises:
         InvalidInputError: NOT_A_SAVEPOINT, TARGET_NOT_EMPTY, OPERATOR_UNKNOWN,
             MAX_PARALLELISM_INVALID, INVALID_ARGUMENT; FILE_SINK_UNKNOWN, FILE_SINK_INVALID,
@@ -222,6 +226,7 @@ def _restore(
         raise damaged(e.message) from e
 
 
+@takes_options
 def fork(
     checkpoint: str | os.PathLike[str],
     new_checkpoint: str | os.PathLike[str],
@@ -246,6 +251,7 @@ def fork(
     dry_run: bool = False,
     progress: Progress | None = None,
     spark: Any = None,
+    options: Mapping[str, object] | None = None,
 ) -> RestoreReport:
     """Make a new Spark checkpoint from that of a query, which may run: `create` and `restore` in
     one step.

@@ -29,7 +29,7 @@ from millpond.spark.sinks.file_log import (
     numbers_in,
 )
 from millpond.spark.sinks.recorded import FILE, Sink
-from millpond.storage import LocalStorage, Storage, StorageSettings, open_storage, root_of
+from millpond.storage import LocalStorage, Storage, open_storage, root_of
 
 NONE = "none"  # a value of the option --file-sink: the query writes to no file sink
 _EMPTY_BYTES = 3  # an entry of at most this size names no file
@@ -125,7 +125,6 @@ def for_rescale(
     committed: int,
     batch: int,
     empty: Collection[int],
-    settings: StorageSettings,
 ) -> SinkPlan:
     """Return what a rescale must do for the sink of its query.
 
@@ -135,7 +134,6 @@ def for_rescale(
         committed: the last committed batch.
         batch: the number that the rescale uses up.
         empty: the numbers that earlier rescales used up, or left out.
-        settings: how to reach the sink's storage.
     Raises:
         InvalidInputError: FILE_SINK_INVALID, FILE_SINK_MISMATCH.
         FormatError: an entry of the log is damaged.
@@ -146,7 +144,7 @@ def for_rescale(
     root = _root(file_sink, recorded)
     if root is None:
         return SinkPlan()
-    storage = _open(root, settings)
+    storage = _open(root)
     names = _names(storage)
     if not names:
         raise InvalidInputError(
@@ -182,7 +180,6 @@ def for_start(
     *,
     batch: int,
     same_query: bool,
-    settings: StorageSettings,
 ) -> SinkPlan:
     """Return what a command that makes a new Spark checkpoint must do for the new query's sink.
 
@@ -192,7 +189,6 @@ def for_start(
         recorded: where the old query wrote to. This only compares it.
         batch: the last batch of the old query. The new query begins with the next one.
         same_query: True: the query moves, and nobody else writes to its sink any more.
-        settings: how to reach the sink's storage.
     Raises:
         InvalidInputError: FILE_SINK_UNKNOWN, FILE_SINK_INVALID, FILE_SINK_MISMATCH.
         FormatError, UnsupportedError, UnavailableError: as `for_rescale`.
@@ -217,7 +213,7 @@ def for_start(
         and _same(root, recorded.path)
     ):
         raise _taken(root, "is the sink of the query that this one is made of")
-    storage = _open(root, settings)
+    storage = _open(root)
     names = _names(storage)
     interval = _interval(recorded)
     if not names or not same_query:
@@ -236,13 +232,13 @@ def for_start(
     return _plan(root, storage, interval, _continued(root, storage, names, (), batch, interval))
 
 
-def _open(root: str, settings: StorageSettings) -> Storage:
+def _open(root: str) -> Storage:
     """Return the storage of a sink.
 
     Raises: UnsupportedError: STORAGE_UNSUPPORTED: this process has no connector for it.
     """
     try:
-        storage = open_storage(root, settings)
+        storage = open_storage(root)
         if roots.parse_root(root).scheme not in ("file", "s3", "s3a"):
             # Only the JVM knows whether it reaches it.
             with suppress(NotFoundError):
