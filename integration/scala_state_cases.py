@@ -13,6 +13,7 @@ _FORMAT = "spark.sql.streaming.flatMapGroupsWithState.stateFormatVersion"
 _V1 = {_FORMAT: "1", "spark.sql.streaming.stateStore.formatValidation.enabled": "false"}
 _V1_QUIET = {**_V1, **NO_EMPTY_BATCHES}
 _QUIET_AVRO = {**NO_EMPTY_BATCHES, **AVRO}
+_ELSEWHERE = "Spark did not place it by the key"
 _TIMERS = (
     {"stateVarName": "seen"},
     {"stateVarName": "latest"},
@@ -109,6 +110,12 @@ CASES = [
     *of(
         "transformWithState in Scala: initial state",
         _case("scala-initial-state", "initial-state", shows=("1000",)),
+    ),
+    *of(
+        "transformWithState in Scala: keys of a type of the user's own",
+        _case("scala-typed-key", "typed-key", checkpoint_format=2, unscalable=_ELSEWHERE),
+        _case("scala-reordered-key", "reordered-key", unscalable=_ELSEWHERE),
+        _case("scala-tuple-key", "tuple-key", checkpoint_format=2),
     ),
     *of(
         "transformWithState in Scala: deleteIfExists",

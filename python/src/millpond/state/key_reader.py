@@ -34,7 +34,7 @@ from millpond.rows.hashing import groups_of
 from millpond.rows.nested import as_grouped
 from millpond.rows.readable import misfit
 from millpond.spark.state_schemas import FamilySchema
-from millpond.spark.types import Atom, SparkType, Struct
+from millpond.spark.types import Struct
 from millpond.state.codec import check_supported, split_lists
 from millpond.state.encoding import encode_keys, encode_prefixes, sorted_by
 from millpond.state.glancing import telling_more
@@ -111,10 +111,9 @@ class KeyReader:
         self._counts = counted_by(info.name, chosen.store, chosen.family)
         self._counter: KeyReader | None = None
         self._one_zero = info.name in ONE_ZERO_OPERATORS
-        # By a text's collation Spark may have placed a key elsewhere than where its bytes say.
-        self._may_be_elsewhere = info.name in TRANSFORM_WITH_STATE_OPERATORS and _has_text(
-            chosen.schema.key
-        )
+        # Spark may have placed a key elsewhere than where its bytes say: by grouping columns of
+        # other types than the key's, or by a text's collation.
+        self._may_be_elsewhere = info.name in TRANSFORM_WITH_STATE_OPERATORS
         self.enough = enough_columns(info.name, chosen.store, chosen.schema)
         self._partitions = stores.partitions(chosen.operator.operator, chosen.store)
         self._names = names
@@ -219,8 +218,8 @@ class KeyReader:
     def _check_placed(self) -> None:
         """Check that all keys lie where their bytes say.
 
-        Spark's schema of the state does not tell a text's collation. The executor that was given a
-        key of another partition has marked the store.
+        Spark's schema of the state does not tell by what it placed them. The executor that was told
+        so, or was given a key of another partition, has marked the store.
 
         Raises: UnsupportedError: there is such a store.
         """
@@ -453,12 +452,6 @@ class _Counter(KeyReader):
 
     def _found_names(self) -> Mapping[str, str]:
         return self._rows.shown
-
-
-def _has_text(kind: SparkType) -> bool:
-    if isinstance(kind, Struct):
-        return any(_has_text(field.type) for field in kind.fields)
-    return isinstance(kind, Atom) and kind.name == "string"
 
 
 def _unplaced(why: str) -> UnsupportedError:

@@ -1,5 +1,7 @@
 package org.apache.spark.sql.millpond.driver
 
+import org.apache.spark.rdd.RDD
+import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.execution.SparkPlan
 import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate.{
   TransformWithStateExec
@@ -32,6 +34,8 @@ private[driver] final class TransformWithStateNode(t: TransformWithStateExec)
       t.initialState
     ) {
   override def validateStateStoreProvider(isStreaming: Boolean): Unit = ()
+  override protected def doExecute(): RDD[InternalRow] =
+    KeyPlaces.told(super.doExecute(), stateInfo, alike = KeyPlaces.areStored(this))
   override protected def withNewChildrenInternal(
       newLeft: SparkPlan, newRight: SparkPlan): TransformWithStateExec =
     new TransformWithStateNode(super.withNewChildrenInternal(newLeft, newRight))

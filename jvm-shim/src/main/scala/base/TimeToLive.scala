@@ -1,9 +1,5 @@
 package org.apache.spark.sql.millpond.base
 
-import java.util.concurrent.ConcurrentHashMap
-
-import org.apache.spark.TaskContext
-
 /** How long the rows of an operator stay after their last write, as one batch sees it.
   *
   * @param nowMs the time that Spark gave the batch. It is in Spark's offset log, so an attempt that
@@ -30,21 +26,14 @@ object TimeToLive {
   val Steps = 64L
   private val LastStamp = 0xFFFFFFFFL // of four bytes
   private def divideUp(a: Long, b: Long): Long = -Math.floorDiv(-a, b)
-  private val byTask = new ConcurrentHashMap[Long, BatchTtls]
+  private val told = new ToldByTask[BatchTtls]
 
-  private def task: Long = Option(TaskContext.get()).fold(-1L)(_.taskAttemptId())
-
-  /** The task of this thread runs such operators. It may tell so more than once. */
-  def enter(ttls: BatchTtls): Unit =
-    if (byTask.put(task, ttls) == null)
-      Option(TaskContext.get()).foreach { context =>
-        val attempt = context.taskAttemptId()
-        context.addTaskCompletionListener[Unit](_ => byTask.remove(attempt): Unit): Unit
-      }
+  /** The task of this thread runs such operators. */
+  def enter(ttls: BatchTtls): Unit = told.tell(ttls)((_, now) => now)
 
   /** What the task of this thread told of an operator. A state reader may work within the task of
     * another query: so the run counts. */
   def of(runId: String, operator: Long): Option[TimeToLive] =
-    Option(byTask.get(task)).filter(_.runId == runId)
+    told.get.filter(_.runId == runId)
       .flatMap(b => b.ttlMs.get(operator).map(TimeToLive(_, b.nowMs)))
 }

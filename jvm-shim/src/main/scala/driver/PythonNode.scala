@@ -7,7 +7,6 @@ import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.encoders.ExpressionEncoder
 import org.apache.spark.sql.catalyst.expressions.Attribute
 import org.apache.spark.sql.catalyst.types.DataTypeUtils
-import org.apache.spark.sql.catalyst.util.UnsafeRowUtils
 import org.apache.spark.sql.execution.SparkPlan
 import org.apache.spark.sql.execution.python.PythonRowsAccess
 import org.apache.spark.sql.execution.python.streaming.TransformWithStateInPySparkExec
@@ -24,12 +23,11 @@ import org.apache.spark.sql.execution.streaming.state.{
   NoPrefixKeyStateEncoderSpec, StateStore, StateStoreConf, StateStoreId, StateStoreOps,
   StateStoreProviderId
 }
-import org.apache.spark.sql.millpond.base.{CollatedKeys, LimitedReads, SparkCompatibility}
+import org.apache.spark.sql.millpond.base.{LimitedReads, SparkCompatibility}
 import org.apache.spark.sql.millpond.transport.{
   BulkMetrics, BulkOperator, BulkRows, SteppedAside
 }
 import org.apache.spark.sql.streaming.TimeMode
-import org.apache.spark.sql.types.{BinaryType, StructType}
 import org.apache.spark.util.{CompletionIterator, SerializableConfiguration}
 
 /** The node of Python's API without the check of the provider; see [[TransformWithStateNodes]]. Its
@@ -58,11 +56,6 @@ private[driver] final class PythonNode(
   def this(t: TransformWithStateInPySparkExec) = this(t, t.child, t.initialState)
 
   override def validateStateStoreProvider(isStreaming: Boolean): Unit = ()
-  override protected val schemaForKeyRow: StructType = {
-    val ofSpark = new StructType().add("key", BinaryType)
-    if (groupingAttributes.forall(a => UnsafeRowUtils.isBinaryStable(a.dataType))) ofSpark
-    else CollatedKeys.marked(ofSpark)
-  }
   // Spark's own would make a node of its class first. That resolves an encoder, and this happens
   // several times a batch.
   override protected def withNewChildrenInternal(
@@ -84,7 +77,8 @@ private[driver] final class PythonNode(
     }
 
   override protected def doExecute(): RDD[InternalRow] =
-    bulk.fold(super.doExecute())(inBulk)
+    KeyPlaces.told(bulk.fold(super.doExecute())(inBulk), stateInfo,
+      alike = KeyPlaces.areStable(groupingAttributes))
 
   private def inBulk(operator: BulkOperator): RDD[InternalRow] = {
     metrics // Spark's node makes them on the driver, too

@@ -5,7 +5,6 @@ import java.util.concurrent.{ConcurrentHashMap, TimeUnit}
 
 import scala.util.Try
 
-import org.apache.spark.{Partition, TaskContext}
 import org.apache.spark.rdd.RDD
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.{Attribute, SortOrder}
@@ -199,18 +198,10 @@ private[millpond] final case class TtlExec(ttls: BatchTtls, child: SparkPlan)
   override def output: Seq[Attribute] = child.output
   override def outputPartitioning: Partitioning = child.outputPartitioning
   override def outputOrdering: Seq[SortOrder] = child.outputOrdering
-  override protected def doExecute(): RDD[InternalRow] = new TtlRDD(child.execute(), ttls)
+  override protected def doExecute(): RDD[InternalRow] = {
+    val told = ttls
+    new ToldRDD(child.execute(), () => TimeToLive.enter(told))
+  }
   override protected def withNewChildInternal(newChild: SparkPlan): SparkPlan =
     copy(child = newChild)
-}
-
-/** The stores of a task are opened when its first row is asked for, or before: what is above them
-  * tells in time. */
-private final class TtlRDD(before: RDD[InternalRow], ttls: BatchTtls)
-    extends RDD[InternalRow](before) {
-  override protected def getPartitions: Array[Partition] = firstParent[InternalRow].partitions
-  override def compute(split: Partition, context: TaskContext): Iterator[InternalRow] = {
-    TimeToLive.enter(ttls)
-    firstParent[InternalRow].iterator(split, context)
-  }
 }

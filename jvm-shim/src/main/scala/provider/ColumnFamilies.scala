@@ -7,10 +7,10 @@ import scala.util.control.NonFatal
 import com.fasterxml.jackson.databind.JsonNode
 
 import org.apache.spark.sql.execution.streaming.state._
-import org.apache.spark.sql.millpond.base.{CollatedKeys, MillpondError, Names}
+import org.apache.spark.sql.millpond.base.{MillpondError, Names}
 import org.apache.spark.sql.millpond.engine.{Session, StoreContext, StoreEngine}
 import org.apache.spark.sql.millpond.rows.{
-  FamilyCodec, FamilyDefinition, FamilyKind, FamilyShape, PartitionKey, StoreLayout
+  FamilyCodec, FamilyDefinition, FamilyKind, FamilyShape, PartitionKey
 }
 import org.apache.spark.sql.types.DataType
 
@@ -82,7 +82,6 @@ private[provider] final class ColumnFamilies(engine: StoreEngine, context: Store
     * batch that was taken back may have made it anew in another form, and tries that again. */
   def registerAll(defaultRule: JsonNode): Unit = engine.synchronized {
     rules((Default, default.spec)) = defaultRule
-    if (CollatedKeys.areOf(default.keySchema)) engine.layout.mark(StoreLayout.Collated)
     definitions.keys.toSeq.filterNot(isDropped).foreach(register)
   }
 

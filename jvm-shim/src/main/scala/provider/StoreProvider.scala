@@ -13,7 +13,8 @@ import org.apache.spark.sql.errors.QueryExecutionErrors
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.millpond.agent.Agent
 import org.apache.spark.sql.millpond.base.{
-  BuildInfo, Daemons, LocalDirs, MillpondError, MillpondException, Seams, TimeToLive
+  BuildInfo, Daemons, LocalDirs, MillpondError, MillpondException, PlacedElsewhere, Seams,
+  TimeToLive
 }
 import org.apache.spark.sql.millpond.changelog.{ChangeFeed, PendingChangelog}
 import org.apache.spark.sql.millpond.driver.Extension
@@ -21,7 +22,7 @@ import org.apache.spark.sql.millpond.engine.{
   Follower, Followers, Loader, Session, StoreContext, StoreEngine, StoreMetrics
 }
 import org.apache.spark.sql.millpond.observe.Counters
-import org.apache.spark.sql.millpond.rows.FamilyDefinition
+import org.apache.spark.sql.millpond.rows.{FamilyDefinition, StoreLayout}
 import org.apache.spark.sql.types.StructType
 import org.apache.spark.util.NextIterator
 
@@ -134,7 +135,7 @@ abstract class StoreProvider extends CompatibleProvider {
   private def beginBatch(session: Session, version: Long, uniqueId: Option[String],
       ttl: Option[TimeToLive]): Unit =
     try {
-      try engine.begin(session)
+      try begun(session)
       catch {
         // another attempt replaced a changelog of this store, or its local files were deleted:
         // load what is durable
@@ -148,11 +149,17 @@ abstract class StoreProvider extends CompatibleProvider {
           engine.abort(session)
           Loader.load(engine, session, version, if (version == 0) None else uniqueId,
             loadEmpty = false, families.registerAll)
-          engine.begin(session)
+          begun(session)
       }
       families.begin()
       JoinStores.begin(this, session, version, ttl)
     } catch { case NonFatal(e) => end(session); throw e }
+
+  private def begun(session: Session): Unit = {
+    if (PlacedElsewhere.isTold(context.runId, id.operatorId))
+      engine.synchronized(engine.layout.mark(StoreLayout.Elsewhere))
+    engine.begin(session)
+  }
 
   private def open(version: Long, uniqueId: Option[String], loadEmpty: Boolean,
       from: Option[(Long, Option[String])] = None): Session = {

@@ -51,8 +51,9 @@ final class StoreLayout(val groups: KeyGroups, val partitions: Int, val partitio
 }
 
 object StoreLayout {
-  /** The reason to mark a store whose keys Spark placed by a text's collation. In one partition no
-    * key is in a wrong one, so the keys themselves do not tell. */
-  val Collated: String = "a key of key group ? may be in any partition: Spark did not place it " +
-    "by the key that Millpond assumes, but by a text's collation"
+  /** The reason to mark a store whose keys Spark placed by something else. In one partition no key
+    * is in a wrong one, so the keys themselves do not tell. */
+  val Elsewhere: String = "a key of key group ? may be in any partition: Spark did not place it " +
+    "by the key that Millpond assumes, but by grouping columns of other types, in another order " +
+    "or with a collation"
 }

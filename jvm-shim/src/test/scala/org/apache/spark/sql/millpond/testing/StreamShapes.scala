@@ -16,6 +16,8 @@ object StreamShapes {
   final case class Event(k: Option[String], ts: Timestamp, v: Long)
   /** The grouping key: a struct that may have a null. */
   final case class Key(k: Option[String], odd: Boolean)
+  final case class OddKey(odd: Boolean, k: Option[String])
+  final case class Counted(key: String, n: Long)
   final case class Out(k: Option[String], odd: Boolean, what: String, state: String)
   final case class Emitted(k: Option[String], at: Timestamp, n: Long)
 
@@ -75,6 +77,19 @@ object StreamShapes {
       case "initial-state" =>
         groups.transformWithState(new Seeded, TimeMode.None(), OutputMode.Update(),
           seeds(n => Count(Some(n)))).toDF()
+      case "typed-key" =>
+        // the rows lie by an Int, the state keeps a Long
+        input.withColumn("i", (col("v") % 7).cast("int")).groupBy("i").as[Long, Event]
+          .transformWithState(new Counting[Long], TimeMode.None(), OutputMode.Update()).toDF()
+      case "reordered-key" =>
+        // the rows lie by k and odd, the state keeps odd and k
+        input.withColumn("odd", col("v") % 2 === 1).groupBy("k", "odd").as[OddKey, Event]
+          .transformWithState(new Counting[OddKey], TimeMode.None(), OutputMode.Update()).toDF()
+      case "tuple-key" =>
+        input.withColumn("odd", col("v") % 2 === 1).groupBy("k", "odd")
+          .as[(Option[String], Boolean), Event]
+          .transformWithState(new Counting[(Option[String], Boolean)], TimeMode.None(),
+            OutputMode.Update()).toDF()
       case "both" => states(new Dropping(drop = false), TimeMode.None())
       case "dropped" => states(new Dropping(drop = true), TimeMode.None())
       case "counted" => states(new Evolving, TimeMode.None())
@@ -313,5 +328,21 @@ private class Emitting
     val n = Option(count.get()).flatMap(_.n).getOrElse(0L) + found.size
     count.update(Count(Some(n)))
     Iterator(Emitted(key.k, new Timestamp(found.map(_.ts.getTime).max), n))
+  }
+}
+
+/** Counts the rows of a key. */
+private final class Counting[K]
+    extends StatefulProcessor[K, StreamShapes.Event, StreamShapes.Counted] {
+  @transient private var seen: ValueState[Long] = _
+
+  override def init(outputMode: OutputMode, timeMode: TimeMode): Unit =
+    seen = getHandle.getValueState[Long]("seen", Encoders.scalaLong, TTLConfig.NONE)
+
+  override def handleInputRows(key: K, rows: Iterator[StreamShapes.Event],
+      timers: TimerValues): Iterator[StreamShapes.Counted] = {
+    val n = (if (seen.exists()) seen.get() else 0L) + rows.size
+    seen.update(n)
+    Iterator(StreamShapes.Counted(key.toString, n))
   }
 }
