@@ -56,6 +56,24 @@ def test_the_numbers_that_move_no_row_are_named(built: CheckpointBuilder) -> Non
     assert rescale(built.storage, "it", 6, dry_run=True).way == "composed"
 
 
+def test_metadata_of_a_batch_that_was_not_committed_is_not_taken(
+    built: CheckpointBuilder,
+) -> None:
+    """Another job had begun batch 6, and was cut short. A rescale made its variables permanent, and
+    Spark refused every later start.
+    """
+    _, v1 = built.storage.read(layout.operator_metadata_v1_key(0)).split(b"\n", 1)
+    described = json.loads(v1)
+    described["stateStoreInfo"][0]["stateSchemaFilePaths"] = []
+    prefix = layout.operator_metadata_v2_prefix(0)
+    for batch, job in ((0, "first"), (4, "mine"), (6, "another")):
+        made = json.dumps({**described, "operatorPropertiesJson": json.dumps({"job": job})})
+        built.storage.put_bytes(f"{prefix}{batch}", f"v2\n{made}".encode())
+    rescale(built.storage, "it", 8)
+    _, text = built.storage.read(f"{prefix}6").split(b"\n", 1)
+    assert json.loads(json.loads(text)["operatorPropertiesJson"]) == {"job": "mine"}
+
+
 def test_rows_that_cannot_be_read_change_nothing(built: CheckpointBuilder) -> None:
     # No reader can decode these made-up rows.
     assert refused(built, 5).kind is ErrorKind.CHANGELOG_DAMAGED

@@ -90,7 +90,7 @@ def writing_of(
             left_out_before.decode("utf-8"), entry.decode("utf-8"), name=key
         ).encode("utf-8")
     for operator in before.stores:
-        metadata = operator_metadata(storage, operator, partitions)
+        metadata = operator_metadata(storage, operator, before.committed, partitions)
         if metadata is not None:
             files[f"{layout.operator_metadata_v2_prefix(operator)}{batch}"] = metadata
     return Writing(

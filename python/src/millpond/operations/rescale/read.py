@@ -182,14 +182,19 @@ def _old_store(
     return OldStore(store=store, plan=plan, changelog_files=changelogs)
 
 
-def operator_metadata(storage: Storage, operator: int, partitions: int) -> bytes | None:
-    """Return the newest metadata of version 2 with another number of partitions.
+def operator_metadata(
+    storage: Storage, operator: int, committed: int, partitions: int
+) -> bytes | None:
+    """Return the metadata of version 2 with which the last committed batch ran, with another number
+    of partitions.
 
-    None: there is only version 1. Spark writes that once, and nobody trusts it.
+    A newer one is of a batch that was begun, perhaps by another job. It counts only if there is no
+    other. None: there is only version 1. Spark writes that once, and nobody trusts it.
     """
     prefix = layout.operator_metadata_v2_prefix(operator)
-    batches = [layout.parse_batch(info.key[len(prefix) :]) for info in storage.list(prefix)]
-    newest = max((batch for batch in batches if batch is not None), default=None)
+    named = (layout.parse_batch(info.key[len(prefix) :]) for info in storage.list(prefix))
+    batches = sorted(batch for batch in named if batch is not None)
+    newest = max((b for b in batches if b <= committed), default=max(batches, default=None))
     if newest is None:
         return None
     key = f"{prefix}{newest}"
