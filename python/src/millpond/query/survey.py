@@ -129,7 +129,9 @@ def survey(
         for listing in result.stores.values()
         for version in listing.changelogs | listing.manifests
     )
-    result.spark_format = 2 if ids else (result.spark.checkpoint_format or 1)
+    # The commit log decides. Batch 0 may have been tried in the other format before: its files lie
+    # beside those of the query.
+    result.spark_format = result.spark.checkpoint_format or (2 if ids else 1)
     return result
 
 

@@ -26,6 +26,7 @@ from millpond.model.json_fields import ColumnFamily
 from millpond.operations.inspect import overview, verify
 from millpond.operations.inspect.store_check import verify_store
 from millpond.operations.inspect.verify import verify_logs
+from millpond.query.survey import survey
 from millpond.storage import LocalStorage, MemoryStorage, ObjectInfo, Storage
 from millpond.storage.split import SplitStorage
 from tests.checkpoints import CheckpointBuilder, state_schema, version_id
@@ -65,6 +66,16 @@ def test_nothing_wrong(built: CheckpointBuilder) -> None:
     assert (checked.ssts, checked.entries) == (4, 2 * (3 + 5))
     assert checked.versions == 2 * 4, "3 to 6: versions below the oldest snapshot may have expired"
     assert report.to_json()["ok"] is True
+
+
+def test_a_first_batch_that_was_tried_in_the_other_format(built: CheckpointBuilder) -> None:
+    """Its files stay. The query is whole, and was called destroyed."""
+    other = 3 - built.spark_format
+    data = built.storage.read(changelog_key(built, P0, 2))
+    tried = VersionId(2, version_id(P0, 2) if other == 2 else "")
+    built.storage.put_bytes(layout.changelog_key(P0, tried, other), data)
+    assert problems(built) == set()
+    assert survey(built.storage, "name").spark_format == built.spark_format
 
 
 def test_in_memory(built: CheckpointBuilder) -> None:
