@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import io
+import os
+import socket
 
 import pytest
 
-from millpond.transport.wire import Wire
+from millpond.transport.wire import Wire, send_at_once
 
 
 @pytest.mark.parametrize("part", ["changes", "rows"])
@@ -23,3 +25,23 @@ def test_a_frame_that_the_jvm_cannot_take_is_refused(part: str) -> None:
             rows=large if part == "rows" else b"",
         )
     assert out.getvalue() == b""
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_UNIX])
+def test_the_stream_waits_whatever_a_job_says_of_new_sockets(family: int) -> None:
+    """The worker of the next task read None, and failed."""
+    if family == socket.AF_UNIX:
+        ours, theirs = socket.socketpair(family)
+    else:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            ours = socket.create_connection(server.getsockname())
+            theirs, _ = server.accept()
+    before = socket.getdefaulttimeout()
+    with ours, theirs:
+        socket.setdefaulttimeout(5)
+        try:
+            with os.fdopen(os.dup(ours.fileno()), "wb") as stream:
+                send_at_once(stream)
+        finally:
+            socket.setdefaulttimeout(before)
+        assert os.get_blocking(ours.fileno())

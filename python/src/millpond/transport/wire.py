@@ -44,6 +44,9 @@ def send_at_once(stream: BinaryIO) -> None:
     except io.UnsupportedOperation:  # a worker without a daemon: it starts slowly in any case
         return
     with socket.socket(fileno=os.dup(number)) as found:
+        # By `socket.setdefaulttimeout`, which a job may call, a new socket does not wait. Nor would
+        # the stream then: the two share that.
+        found.settimeout(None)
         if found.family in (socket.AF_INET, socket.AF_INET6):
             found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
