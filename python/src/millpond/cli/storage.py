@@ -31,11 +31,6 @@ def check(arguments: argparse.Namespace, output: Output) -> int:
     for step in report.steps:
         if step.error is not None:
             output.error(step.error)
-    if any("if_absent" in result.name for result in wrong):
-        output.message(
-            "hint: this server ignores If-None-Match;"
-            " set the option storage.s3.conditionalPut to false"
-        )
     return 0 if report.ok else 1
 
 

@@ -6,7 +6,14 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from millpond.errors import ErrorKind, InvalidInputError, MillpondError, NotFoundError
+from millpond.errors import (
+    ConflictError,
+    ErrorKind,
+    InvalidInputError,
+    MillpondError,
+    NotFoundError,
+    UnsupportedError,
+)
 from millpond.format.layout import new_probe_key
 from millpond.storage.base import Storage
 
@@ -27,7 +34,7 @@ def run_steps(storage: Storage) -> list[Step]:
     todo: list[tuple[str, Callable[[], object]]] = [
         ("look", lambda: list(storage.list(""))),
         ("write", lambda: storage.put_bytes(key, body)),
-        ("create once", lambda: storage.put_bytes("millpond/format.json", body, if_absent=True)),
+        ("create once", lambda: _create_once(storage, "millpond/format.json", body)),
         ("read", lambda: storage.read(key)),
         ("read a range", lambda: storage.read_range(key, 10, 100)),
         ("stat", lambda: storage.stat(key)),
@@ -45,6 +52,20 @@ def run_steps(storage: Storage) -> list[Step]:
         if error is not None:
             break
     return steps
+
+
+def _create_once(storage: Storage, key: str, body: bytes) -> None:
+    storage.put_bytes(key, body, if_absent=True)
+    try:
+        storage.put_bytes(key, body + b"again", if_absent=True)
+    except ConflictError:
+        return
+    raise UnsupportedError(
+        f"{key} was there, and the storage created it again: two writers would both believe that"
+        " they are the first. A server of S3 that does so ignores If-None-Match",
+        kind=ErrorKind.STORAGE_UNSUPPORTED,
+        hint="For S3 set the option storage.s3.conditionalPut to false; else use another storage.",
+    )
 
 
 def probe(storage: Storage) -> None:
