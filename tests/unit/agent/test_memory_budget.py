@@ -50,6 +50,22 @@ def test_what_sparks_defaults_lack_is_told() -> None:
     assert plan_budget(replace(enough, total=enough.total - MIB)).missing_bytes == MIB
 
 
+def test_a_budget_that_the_user_set_stays_and_what_it_lacks_is_told() -> None:
+    """It may have as much again for running batches."""
+    told = plan_budget(replace(TIGHT, budget=GIB))
+    assert told.budget_bytes == GIB and told.reason.startswith("memory.budget; limit 2048 - heap ")
+    assert round(told.missing_bytes / MIB) == 2 * 1024 - 518
+    assert plan_budget(replace(LARGE, budget=GIB)).missing_bytes == 0
+    # Spark alone may take the whole limit: who sets a budget knows better, and is warned.
+    assert plan_budget(replace(TIGHT, heap=2 * GIB, budget=GIB)).missing_bytes > 2 * GIB
+
+
+def test_the_example_of_the_page_has_room() -> None:
+    example = replace(LARGE, total=14 * GIB, heap=8 * GIB, budget=2 * GIB)
+    assert plan_budget(example).missing_bytes == 0
+    assert plan_budget(replace(example, total=12 * GIB)).missing_bytes > 0
+
+
 @pytest.mark.parametrize(
     "promised",
     [

@@ -1,4 +1,5 @@
-"""How much memory the state of one executor gets if the user did not say.
+"""How much memory the state of one executor gets if the user did not say; and whether there is
+room for what the user said.
 
 Pure: the JVM tells what it knows of itself, its container and its session.
 Source: docs/concepts/memory.md.
@@ -39,6 +40,7 @@ class Process:
     python: what Spark gives its Python workers by a setting of their own; 0: no setting.
     block_cache: of RocksDB.
     is_local: the driver is the executor.
+    budget: what the user set; None: nothing.
     """
 
     total: int
@@ -48,6 +50,7 @@ class Process:
     python: int
     block_cache: int
     is_local: bool
+    budget: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,18 +78,21 @@ def process_of(fields: JsonFields) -> Process:
         python=fields.integer("python_bytes"),
         block_cache=fields.integer("block_cache_bytes"),
         is_local=fields.boolean("is_local"),
+        budget=fields.integer("budget_bytes", 1) if fields.has("budget_bytes") else None,
     )
 
 
 def plan_budget(process: Process) -> Budget:
-    """Return the budget: 30 % of the heap, or half of what the limit leaves, if that is less. 32
-    MiB it is in any case: a store needs some memory, and the heap may stay below its maximum.
+    """Return the budget: what the user set, else 30 % of the heap, or half of what the limit
+    leaves, if that is less. 32 MiB it is in any case: a store needs some memory, and the heap may
+    stay below its maximum.
 
-    Raises: UnavailableError: MEMORY_EXHAUSTED: what Spark was promised leaves nothing of the limit.
+    Raises: UnavailableError: MEMORY_EXHAUSTED: what Spark was promised leaves nothing of the limit,
+        and the user set no budget.
     """
     limit = min(process.total, process.container or process.total)
     promised = process.heap + process.off_heap + process.python
-    if promised >= limit:
+    if promised >= limit and process.budget is None:
         raise UnavailableError(
             f"the limit of memory is {_mib(limit)} MiB, and Spark alone may take {_mib(promised)}"
             f" MiB of it (heap {_mib(process.heap)}, off-heap memory {_mib(process.off_heap)},"
@@ -109,13 +115,14 @@ def plan_budget(process: Process) -> Budget:
     room = limit - sum(size for _, size in parts)
     wanted = int(process.heap * _HEAP_SHARE)
     half = int(room * _SHARE_OF_ROOM)
-    budget = min(wanted, max(half, _LEAST_BYTES))
+    budget = process.budget or min(wanted, max(half, _LEAST_BYTES))
     taken = " - ".join(f"{name} {_mib(size)}" for name, size in parts if size)
     how = "30 % of the heap" if half >= wanted else "half of the room"
+    how = how if half >= budget else "the least"
     return Budget(
         budget_bytes=budget,
         missing_bytes=max(0, int(budget / _SHARE_OF_ROOM) - room),
-        reason=f"{how if half >= budget else 'the least'}; limit {_mib(limit)} - {taken}"
+        reason=f"{'memory.budget' if process.budget else how}; limit {_mib(limit)} - {taken}"
         f" = room {_mib(room)} MiB",
     )
 

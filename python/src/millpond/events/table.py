@@ -168,8 +168,8 @@ EVENTS: dict[str, EventInfo] = {
         level="INFO",
         fields=("bytes", "reason"),
         when=(
-            "The executor's first store asked how much memory state gets: `memory.budget` is not"
-            " set. `reason` is the sum, in MiB."
+            "The executor's first store asked how much memory state gets, or whether there is room"
+            " for `memory.budget`. `reason` is the sum, in MiB."
         ),
         then="If `bytes` is too little, raise the limit in `reason`, or set `memory.budget`.",
         store=False,

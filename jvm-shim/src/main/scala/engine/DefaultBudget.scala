@@ -9,24 +9,36 @@ import org.apache.spark.internal.config
 import org.apache.spark.sql.millpond.agent.Agent
 import org.apache.spark.sql.millpond.base.{Event, Events, Json, Options}
 
-/** The memory budget of a user who set none. The agent decides, once a JVM; this tells it what the
-  * JVM knows. */
+/** The memory budget. Of a user who set none the agent decides it, once a JVM; of one who set it the
+  * agent tells whether there is room. This tells the agent what the JVM knows. */
 private object DefaultBudget {
   private val Mib = 1L << 20
   private var planned = Option.empty[Long]
+  private var checked = Option.empty[Long]
 
   /** The first store asks. Others that open meanwhile need the same answer, and wait for it. */
   def bytes(options: Options): Long = synchronized {
-    planned.getOrElse {
-      val answer = Agent.call("memory_budget", facts(options), options.agentSettings)
-      val found = answer.get("budget_bytes").asLong
+    options.long("memory.budget").fold(planned.getOrElse {
+      val found = ask(options)
       planned = Some(found)
-      val (reason, missing) = (answer.get("reason").asText, answer.get("missing_bytes").asLong)
-      Events.log(Event.of("memory_planned", "bytes" -> found, "reason" -> reason))
-      if (missing > 0)
-        Events.log(Event.of("memory_short", "bytes" -> missing, "reason" -> reason))
       found
+    }) { budget =>
+      if (!checked.contains(budget)) {
+        checked = Some(budget)
+        // without Spark around it a store is a test of the engine, and may have no agent
+        if (SparkEnv.get != null) ask(options)
+      }
+      budget
     }
+  }
+
+  private def ask(options: Options): Long = {
+    val answer = Agent.call("memory_budget", facts(options), options.agentSettings)
+    val found = answer.get("budget_bytes").asLong
+    val (reason, missing) = (answer.get("reason").asText, answer.get("missing_bytes").asLong)
+    Events.log(Event.of("memory_planned", "bytes" -> found, "reason" -> reason))
+    if (missing > 0) Events.log(Event.of("memory_short", "bytes" -> missing, "reason" -> reason))
+    found
   }
 
   private def conf: SparkConf = Option(SparkEnv.get).fold(new SparkConf(false))(_.conf)
@@ -48,6 +60,7 @@ private object DefaultBudget {
       .put("python_bytes", python)
       .put("block_cache_bytes", options.long("rocksdb.blockCache").get)
       .put("is_local", master.startsWith("local"))
+    options.long("memory.budget").foreach(facts.put("budget_bytes", _))
     if (isYarn)
       facts.put("container_bytes", (heapMib(conf) + overheadMib(conf)) * Mib + offHeap + python)
     facts

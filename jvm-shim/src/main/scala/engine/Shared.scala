@@ -18,7 +18,7 @@ private[engine] object Shared extends Logging {
   /** The one budget of this JVM. Sessions may differ in what they ask for: the store that was
     * opened last decides the limit of all. */
   def budget(options: Options): MemoryBudget = {
-    val limit = options.long("memory.budget").getOrElse(DefaultBudget.bytes(options))
+    val limit = DefaultBudget.bytes(options)
     val budget = budgetOf(limit)
     val before = budget.limitTo(limit)
     if (before != limit)
