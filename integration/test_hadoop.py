@@ -133,6 +133,7 @@ class TestStorageOfACommand(StorageContract):
             caught.value.kind is ErrorKind.STORAGE_UNAVAILABLE and "SPARK_HOME" in caught.value.hint
         )
 
+    @pytest.mark.deep
     def test_more_files_than_the_heap_has_room_for(
         self, mounted: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

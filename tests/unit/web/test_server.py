@@ -18,6 +18,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from integration.depth import quick_first
 from millpond import web
 from millpond.errors import ErrorKind, InvalidInputError, UnsupportedError, error
 from millpond.web.server import JSONResponse, Request, Response, Route, TokenGate, application, run
@@ -214,7 +215,7 @@ def test_it_serves_on_loopback_until_a_signal(number: signal.Signals) -> None:
         assert child.wait() == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", quick_first([signal.SIGINT, signal.SIGTERM]))
 def test_a_signal_ends_it_while_a_thread_is_at_work(number: signal.Signals) -> None:
     """Python waits for its threads. `millpond ui` took no Ctrl-C while it read a large state."""
     with _child() as (child, url):
