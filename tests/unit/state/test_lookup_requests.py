@@ -50,7 +50,7 @@ def server() -> Iterator[S3Server]:
 
 @pytest.fixture(autouse=True)
 def environment(server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Set the variables by which commands reach the server. They take no session options."""
+    """Set the variables by which commands reach the server."""
     for name, value in server.environment().items():
         monkeypatch.setenv(name, value)
 
@@ -335,6 +335,25 @@ def test_a_lost_changelog_is_told_with_what_is_left(server: S3Server, tmp_path: 
     refused = _refused(made.root, next(iter(keys_of(made, 0))))
     assert refused.kind is ErrorKind.CHANGELOG_MISSING
     assert "Batch 4 is the newest that is whole" in refused.hint
+
+
+def test_a_reader_knows_the_options_that_it_was_opened_with(
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It opens a store when a key of it is asked for, and looks at the query if that fails."""
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:1")  # nobody listens
+    made = built(tmp_path / "query")
+    on_s3 = OnS3(server, made)
+    options = {"storage.s3.endpoint": server.endpoint, "storage.deadlineMs": 2000}
+    whole, lost = (next(iter(keys_of(made, partition).items())) for partition in (0, 1))
+    store = StoreId(0, 1)
+    on_s3.delete(layout.changelog_key(store, VersionId(6, version_id(store, 6)), 2))
+    with millpond.lookup(made.root, options=options) as state:
+        assert [row["value"]["n"] for row in state.get({"k": whole[0]})] == [whole[1]]
+        with pytest.raises(MillpondError) as caught:
+            state.get({"k": lost[0]})
+    assert caught.value.kind is ErrorKind.CHANGELOG_MISSING, caught.value
+    assert "Batch 4 is the newest that is whole" in caught.value.hint
 
 
 def test_what_a_look_at_the_whole_query_refuses(server: S3Server, tmp_path: Path) -> None:

@@ -142,7 +142,8 @@ OPTIONS: tuple[Option, ...] = (
             " system calls: two or three milliseconds a log. False: by Hadoop's client, which"
             " starts programs for each file: some fifty. With true the session extension sets"
             " spark.sql.streaming.checkpointFileManagerClass in the session, unless it is set. The"
-            " files are the same."
+            " files are the same. With commit.fsync they are on the disk as well before a batch"
+            " counts, which Hadoop's client does not see to."
         ),
     ),
     Option(

@@ -76,8 +76,9 @@ def stop_with_savepoint(
         wait_s: seconds to wait for the running micro-batch. One that takes longer is interrupted. A
             query that restores the savepoint does it again, over the same input.
         copy, link: as for `millpond.savepoint.create`.
-        options: of the storages, by name; None: as the query's session has them (with Spark
-            Connect: none).
+        options: of the storages, by name; None: those of the query's session. What the session says
+            by Hadoop's names (`fs.s3a.*`) holds as well. With Spark Connect the session is asked
+            nothing.
     Raises: as `millpond.operations.savepoint.create`; UnsupportedError: `checkpoint` is needed;
         InvalidInputError: `wait_s` is negative.
     """
@@ -190,6 +191,8 @@ def _restarted(
 
     Args: rescaled: rescales the stopped query. undone: takes back what is left of that.
     """
+    from millpond.storage.given import NOTHING, reached_by
+
     stopped: float | None = None
     for attempt in range(_ATTEMPTS):
         _wait_for_commit(query, storage, wait_s)
@@ -205,7 +208,8 @@ def _restarted(
                 # If taking back failed too, Spark would not start the query.
                 undone()
         commits = _commits(storage)
-        query = start()
+        with reached_by(NOTHING):
+            query = start()
         if (
             refused is None
             or refused.kind is not ErrorKind.BATCH_NOT_COMMITTED
@@ -306,15 +310,16 @@ def _commits(storage: Storage) -> int:
 
 
 def _given_to(query: RunningQuery, options: Mapping[str, object] | None) -> Given:
-    """Return how to reach the storages of a query."""
-    from millpond.spark.session import storage_options_of
+    """Return how to reach the storages of a query: as its session does, by `options` if they are
+    given.
+    """
+    from millpond.spark.session import given_by_session
     from millpond.storage.given import given_by
 
-    if options is None:
-        java = getattr(query, "_jsq", None)  # of Spark Connect there is none
-        conf = java.sparkSession().conf() if java is not None else None
-        options = storage_options_of(lambda name: conf.get(name, None)) if conf is not None else {}
-    return given_by(options)
+    java = getattr(query, "_jsq", None)  # of Spark Connect there is none
+    return (
+        given_by(options or {}) if java is None else given_by_session(java.sparkSession(), options)
+    )
 
 
 def _checkpoint_of(query: RunningQuery) -> str:

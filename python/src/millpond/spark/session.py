@@ -9,16 +9,20 @@ runs without them. Functions import pyspark themselves, because most commands do
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millpond import _shim, config
+from millpond._jvm import running_class
 from millpond.errors import ErrorKind, InvalidInputError, UnsupportedError
+from millpond.storage.given import Given
+from millpond.storage.settings import HandedOver, storage_settings
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -29,6 +33,8 @@ _PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"
 _EXTENSIONS_KEY = "spark.sql.extensions"
 _JARS_KEY = "spark.jars"
 _DRIVER_PYTHON = "agent.driverPython"
+_ACCESS = "org.apache.spark.sql.millpond.agent.StorageAccess"
+_JSON = "org.apache.spark.sql.millpond.base.Json"
 
 
 def jar() -> str:
@@ -135,17 +141,29 @@ def running_option(name: str) -> str | None:
     return None if spark is None else spark.conf.get(config.PREFIX + name, None)
 
 
-def storage_options_of(setting: Callable[[str], str | None]) -> dict[str, object]:
-    """Return the options by which the queries of a session reach their storages, by short name.
+def given_by_session(session: Any, options: Mapping[str, object] | None = None) -> Given:
+    """Return how the agents of a session reach their storages.
 
-    Args: setting: returns a setting of the session by its full name; None: it is not set.
+    Args:
+        session: of the JVM, in which the shim is.
+        options: of Millpond, by name; None: those that the session has.
+    Raises: InvalidInputError: UNKNOWN_OPTION, INVALID_OPTION.
     """
-    named = {name: setting(config.PREFIX + name) for name in config.BY_NAME}
-    return {
-        name: value
-        for name, value in named.items()
-        if name.startswith("storage.") and value is not None
-    }
+    if options is None:
+        conf = session.conf()
+        named = {name: conf.get(config.PREFIX + name, None) for name in config.BY_NAME}
+        options = {
+            name: value
+            for name, value in named.items()
+            if name.startswith("storage.") and value is not None
+        }
+    hadoop = HandedOver()
+    access, json_objects = running_class(_ACCESS), running_class(_JSON)
+    if access is not None:
+        found = json_objects.obj()
+        access.hand(found, session.sessionState().newHadoopConf())
+        hadoop = HandedOver(json.loads(found.toString()).get("hadoop", {}))
+    return Given(storage_settings(config.resolve(options), hadoop), dict(options))
 
 
 def plain_session(settings: Mapping[str, str]) -> Any:

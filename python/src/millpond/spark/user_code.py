@@ -12,6 +12,7 @@ from typing import TypeVar
 
 from millpond.errors import ErrorKind, InvalidInputError, MillpondError
 from millpond.spark.kafka_offsets import connector
+from millpond.storage.given import NOTHING, reached_by
 
 T = TypeVar("T")
 _LINKAGE = re.compile(r"NoClassDefFoundError|NoSuchMethodError|ClassNotFound|AbstractMethodError")
@@ -21,7 +22,8 @@ _LINKAGE = re.compile(r"NoClassDefFoundError|NoSuchMethodError|ClassNotFound|Abs
 def users(what: str, path: str | None = None) -> Iterator[None]:
     """Inside this block code of the user runs. What it raises becomes an InvalidInputError.
 
-    Errors of Millpond pass as they are: the user's code may call Millpond.
+    Errors of Millpond pass as they are: the user's code may call Millpond. It does not have the
+    options of the storages of the call that runs it.
 
     Args:
         what: names the code: `your function change`.
@@ -29,7 +31,8 @@ def users(what: str, path: str | None = None) -> Iterator[None]:
     Raises: InvalidInputError: USER_CODE_FAILED: with the error's class, its text, and the line.
     """
     try:
-        yield
+        with reached_by(NOTHING):
+            yield
     except MillpondError:
         raise
     except Exception as e:

@@ -19,7 +19,7 @@ from millpond.errors import (
 )
 from millpond.query.erasing import read_erasures
 from millpond.query.glance import glance, savepoint_glance
-from millpond.state.selection import Opened, index_of, open_state
+from millpond.state.selection import Opened, index_of, opened_in
 from millpond.storage import open_checkpoint, root_of
 
 
@@ -28,7 +28,7 @@ def open_for_lookups(
 ) -> Opened:
     """Open the Spark checkpoint or savepoint at `path`.
 
-    If anything is unusual, this looks at the whole query, as `open_state` does.
+    If anything is unusual, this looks at the whole query, as `selection.open_state` does.
 
     Args:
         batch: a committed one; None: the last.
@@ -47,13 +47,13 @@ def open_for_lookups(
         elif batch in (None, index.image.batch) and storage.local_path("state") is None:
             image = savepoint_glance(storage, index, number)
         else:
-            return open_state(path, batch)  # it refuses symbolic links
+            return opened_in(storage, place, batch)  # it refuses symbolic links
     except UnavailableError:
         raise
     except MillpondError:
         if index is None:
             erasures = read_erasures(storage)
-        return replace(open_state(path, batch), erasures=erasures)
+        return replace(opened_in(storage, place, batch), erasures=erasures)
     return Opened(
         storage=storage, place=place, image=image, index=index, glanced=True, erasures=erasures
     )
@@ -68,5 +68,5 @@ def telling_more(opened: Opened) -> Iterator[None]:
         yield
     except (FormatError, NotFoundError, InvalidInputError) as e:
         if opened.glanced and e.kind is not ErrorKind.INVALID_ARGUMENT:
-            open_state(opened.place, opened.image.batch)
+            opened_in(opened.storage, opened.place, opened.image.batch)
         raise

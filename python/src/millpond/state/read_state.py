@@ -18,7 +18,6 @@ Keys = Mapping[str, object] | Sequence[Mapping[str, object]] | Any
 
 
 @takes_options
-@takes_options
 def read_state(
     path: str | os.PathLike[str],
     *,

@@ -200,7 +200,17 @@ def open_state(path: str | os.PathLike[str], batch: int | None) -> Opened:
     Raises: as `select`.
     """
     place = root_of(path)
-    storage = open_checkpoint(place)
+    return opened_in(open_checkpoint(place), place, batch)
+
+
+def opened_in(storage: Storage, place: str, batch: int | None) -> Opened:
+    """Open the Spark checkpoint or savepoint in `storage`.
+
+    Args:
+        place: its name, for messages.
+        batch: a committed one; None: the last.
+    Raises: as `open_state`.
+    """
     index = index_of(storage, place)
     image = (
         checkpoint_image(storage, place, batch)

@@ -33,12 +33,13 @@ class Given:
 
 
 _GIVEN: ContextVar[Given | None] = ContextVar("millpond_storage", default=None)
-_NOTHING = Given(StorageSettings(), {})
+NOTHING = Given(StorageSettings(), {})
+"""What code of the user has, which a call runs: it may call Millpond in its own way."""
 
 
 def given() -> Given:
     """Return what the running call was given."""
-    return _GIVEN.get() or _NOTHING
+    return _GIVEN.get() or NOTHING
 
 
 @contextmanager
@@ -58,6 +59,13 @@ def given_conf() -> dict[str, str]:
         for name, value in given().options.items()
         if value is not None
     }
+
+
+def place_of_new_state(named: str | None) -> str | None:
+    """Return where the state of a new Spark checkpoint goes, as the option storage.uri has it: what
+    the caller names, else what the running call was given.
+    """
+    return named if named is not None else given().settings.uri
 
 
 def takes_options(call: _Call) -> _Call:

@@ -14,7 +14,7 @@ from typing import Any
 
 from millpond._jvm import command, running_class
 from millpond.config import PREFIX
-from millpond.errors import InvalidInputError, UnsupportedError
+from millpond.errors import ErrorKind, InvalidInputError, UnsupportedError
 from millpond.format import layout
 from millpond.local.scratch import scratch_directory
 from millpond.operations.migrate import jvm, live, plan
@@ -29,7 +29,7 @@ from millpond.query.image import Image
 from millpond.query.whole import checkpoint_image
 from millpond.spark.session import running_option
 from millpond.storage import LocalStorage, Storage, open_checkpoint, open_storage
-from millpond.storage.given import given_conf, takes_options
+from millpond.storage.given import given, given_conf, takes_options
 from millpond.storage.owner import check_owner
 
 Progress = Callable[[int, int], None]
@@ -108,6 +108,12 @@ def adopt(
             java; SHIM_MISSING,
             SHIM_VERSION_MISMATCH.
     """
+    if given().settings.uri is not None:
+        raise InvalidInputError(
+            "adopt puts the state into the new checkpoint, and storage.uri names another place",
+            kind=ErrorKind.INVALID_ARGUMENT,
+            hint="Leave it out; then move the state: millpond fork --keep-query-id --storage-uri.",
+        )
     origin, new_root = origin_and_new(checkpoint, new_checkpoint)
     source = open_storage(origin)
     logs = live.read_logs(source)  # first: a batch that comes while the image is read counts

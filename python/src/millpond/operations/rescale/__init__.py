@@ -32,11 +32,10 @@ from millpond.query.whole import check_whole
 from millpond.spark.commands import Hold, at_work
 from millpond.spark.sinks import keeping
 from millpond.spark.sinks.recorded import ran_without_extension, read_sink
-from millpond.storage import Storage, StorageSettings, is_there
+from millpond.storage import Storage, is_there
 from millpond.storage.owner import check_owner, claim
 
 COMPOSED, REHASH = "composed", "rehash"
-_DEFAULT = StorageSettings()
 _UNWATCHED = (
     "the query's last run had no Millpond extension (spark.sql.extensions): if it was started again"
     " and has not done a batch since, Millpond cannot see it. Make sure that it is stopped."

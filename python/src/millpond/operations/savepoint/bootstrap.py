@@ -34,7 +34,7 @@ from millpond.spark.session import PROVIDER_CLASS
 from millpond.spark.sinks import keeping
 from millpond.spark.uris import uri_below
 from millpond.storage import LocalStorage, open_checkpoint, open_storage, root_of
-from millpond.storage.given import takes_options
+from millpond.storage.given import place_of_new_state, takes_options
 from millpond.storage.place import place_of, read_place
 
 _RUN, _SAVED = "run", "savepoint"
@@ -125,8 +125,8 @@ def bootstrap(
             as Spark's offset log has it: `{0: {"topic": {"0": 23}}}`. A source that is not named
             begins as in a new query.
         query: queryName of the query, if the job has several.
-        storage_uri: where the state goes; None: what the session's option storage.uri says, else
-            into the Spark checkpoint.
+        storage_uri: where the state goes; None: what `options` say, or the session's option
+            storage.uri, else into the Spark checkpoint.
         conf: settings of a Spark session for the job, if none runs yet. The batch runs with the
             settings of the session.
         file_sink: path or URI of the empty directory that the query writes to in a file format. Its
@@ -159,11 +159,9 @@ def bootstrap(
             kind=ErrorKind.FOREIGN_CHECKPOINT,
             hint="Start it with millpond.configure(SparkSession.builder).",
         )
-    where = (
-        storage_uri
-        if storage_uri is not None
-        else jobs.setting(meant, f"{config.PREFIX}storage.uri")
-    )
+    where = place_of_new_state(storage_uri)
+    if where is None:
+        where = jobs.setting(meant, f"{config.PREFIX}storage.uri")
     if where is not None:
         check_vacant(place_of(where, str(uuid.uuid4())))  # raises if it cannot be reached
     given = _by_source(rows, jobs.sources(meant, {}))

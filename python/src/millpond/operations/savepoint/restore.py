@@ -38,7 +38,7 @@ from millpond.spark.heartbeats import refuse_running
 from millpond.spark.offsets import offset_texts
 from millpond.spark.sinks.recorded import record
 from millpond.storage import Storage, open_checkpoint, open_storage
-from millpond.storage.given import takes_options
+from millpond.storage.given import place_of_new_state, takes_options
 from millpond.storage.owner import check_owner
 from millpond.storage.place import place_of
 
@@ -124,7 +124,7 @@ def restore(
         max_parallelism: number of key groups, a multiple of `partitions`; None: what it had, if
             that is possible.
         storage_uri: where the state of the new Spark checkpoint goes, as by the option storage.uri;
-            None: into the Spark checkpoint.
+            None: as `options` say, else into the Spark checkpoint.
         backend: `rocksdb` or `heap`: the backend of the query, unless its session sets the option
             backend; None: that of the saved query.
         file_sink: path or URI of the directory that the new query writes to in a file format: an
@@ -157,6 +157,7 @@ def restore(
             partitions; FOREIGN_CHECKPOINT: a new operator, and the saved query had no state in
             Millpond. What the job itself raises. With `columns`, also as `edit`.
     """
+    storage_uri = place_of_new_state(storage_uri)
     changes = Changes(
         keep_query_id=keep_query_id,
         offsets=_offsets(offsets),
@@ -264,6 +265,7 @@ def fork(
 
     Args, Raises: as for `create` and `restore`.
     """
+    storage_uri = place_of_new_state(storage_uri)
     changes = Changes(
         keep_query_id=keep_query_id,
         offsets=_offsets(offsets),
