@@ -18,6 +18,8 @@ import org.apache.spark.util.{ShutdownHookManager, Utils}
   * locks it while it lives, so that the agent of a later JVM can tell a dead owner's folder
   * from a living one's. */
 object LocalDirs {
+  private val lockName = "owner.lock"
+  private var lock: FileChannel = null // guarded by this. Held until the JVM ends
   private var configured: Option[String] = None // guarded by this, as `root` is while it is made
   def configure(localDir: Option[String]): Unit = if (localDir.isDefined && runsTasks) {
     refuse(localDir, "[A-Za-z][A-Za-z0-9+.-]+:/.*", "a URI", "a folder")
@@ -47,29 +49,36 @@ object LocalDirs {
     var isMade = false
     try {
       making(dir) {
-        closed(dir.toPath)
-        var channel: FileChannel = null
-        try channel = locked(dir)
-        finally if (channel == null) delete(dir) // no agent would
-        ShutdownHookManager.addShutdownHook(() => { deleteInPlace(dir); channel.close() }): Unit
+        try own(dir)
+        finally if (lock == null) delete(dir) // no agent would
+        ShutdownHookManager.addShutdownHook(() => end(dir)): Unit
       }
       isMade = true
     } finally if (!isMade) configured = None // whoever still wants it says so again
     dir
   }
 
+  /** Make the folder and lock it. Both may be done, and somebody may have deleted either since: an
+    * agent never deletes a folder without a lock. */
+  private def own(dir: File): Unit = {
+    closed(dir.toPath)
+    if (!new File(dir, lockName).exists) {
+      if (lock != null) lock.close()
+      lock = locked(dir)
+    }
+  }
+
   /** The file gets its name when it is locked. Else an agent that looks meanwhile takes the folder
     * for a dead owner's, and deletes it. */
   private def locked(dir: File): FileChannel = {
-    val unlocked = new File(dir, "owner.lock.new").toPath
+    val unlocked = new File(dir, s"$lockName.new").toPath
     val channel = FileChannel.open(unlocked, util.EnumSet.of(CREATE_NEW, WRITE),
       asFileAttribute(fromString("rw-------")))
     try {
-      // held until the JVM ends: nobody closes the channel, and the shutdown hook refers to it
       channel.lock()
-      Files.move(unlocked, new File(dir, "owner.lock").toPath, ATOMIC_MOVE)
+      Files.move(unlocked, new File(dir, lockName).toPath, ATOMIC_MOVE)
       channel
-    } catch { case e: IOException => channel.close(); throw e }
+    } catch { case e: IOException => channel.close(); Files.deleteIfExists(unlocked); throw e }
   }
 
   /** Make a folder that is closed to other users from its first moment, whatever the umask, and so
@@ -109,8 +118,23 @@ object LocalDirs {
   def make(dir: File): Unit = below(dir)(Files.createDirectories(_))
 
   private def below(dir: File)(create: Path => Path): Unit = making(dir) {
-    closed(root.toPath)
-    create(dir.toPath): Unit
+    synchronized { // else `end` deletes the lock between the two
+      own(root)
+      create(dir.toPath): Unit
+    }
+  }
+
+  /** Delete the root as the JVM ends. The lock goes last, and only if nothing else is left: until
+    * then the agent of a later JVM deletes what this one does not, because it is killed meanwhile,
+    * or because a task still writes. */
+  private[base] def end(root: File): Unit = {
+    val last = new File(root, lockName)
+    filesIn(root).filter(_ != last).foreach { file =>
+      Seams.at("local.end")
+      deleteInPlace(file)
+    }
+    Seams.at("local.end")
+    synchronized(if (filesIn(root).forall(_ == last)) deleteInPlace(root))
   }
 
   /** Delete a file, or a folder with all that is in it. Whoever still writes into the folder, such
@@ -121,13 +145,12 @@ object LocalDirs {
   }
 
   private def deleteInPlace(file: File): Unit = {
-    if (isFolder(file)) {
-      val children = file.listFiles
-      if (children != null) children.foreach(deleteInPlace)
-    }
+    if (isFolder(file)) filesIn(file).foreach(deleteInPlace)
     file.delete()
     ()
   }
+
+  private def filesIn(folder: File): Seq[File] = Option(folder.listFiles).toSeq.flatten
 
   private def isFolder(file: File): Boolean = Files.isDirectory(file.toPath, NOFOLLOW_LINKS)
 }

@@ -7,12 +7,20 @@ import java.util.concurrent.CountDownLatch
 import org.apache.spark.sql.millpond.testing.{Part, Trial}
 
 /** A folder goes although somebody still writes into it, who finds out. Links go, what they lead to
-  * stays. */
+  * stays. A JVM's own folder goes with its lock last, whatever happens meanwhile. */
 object LocalDirsPart extends Part {
   override val name = "local-dirs"
   private val PatienceMs = 20000L
 
+  override def fault(point: String): Option[Throwable] =
+    if (point == "local.end") Some(new IOException("as the test wants it")) else None
+
   override def run(trial: Trial): Unit = {
+    endRoot(trial)
+    if (trial.failAt == 0) deleteFolder(trial)
+  }
+
+  private def deleteFolder(trial: Trial): Unit = {
     val parent = Files.createTempDirectory("millpond-local-dirs").toFile
     try {
       val (folder, kept) = (new File(parent, "folder"), new File(parent, "kept"))
@@ -45,5 +53,30 @@ object LocalDirsPart extends Part {
         i += 1
       }
     catch { case _: IOException => () }
+  }
+
+  /** The JVM may die at each step. At one of them a task may still make a folder. */
+  private def endRoot(trial: Trial): Unit = {
+    val root = Files.createTempDirectory("millpond-local-dirs").toFile
+    try {
+      val lock = new File(root, "owner.lock")
+      val stores = Seq.tabulate(trial.random.nextInt(6))(i => new File(root, s"store-$i"))
+      trial.random.shuffle(lock +: stores).foreach { file =>
+        if (file == lock) new FileOutputStream(file).close()
+        else trial.check(new File(file, "db").mkdirs(), s"there is no $file")
+      }
+      val late = new File(root, "late")
+      var untilLate = trial.random.nextInt(2 * stores.size + 2)
+      trial.beside = point =>
+        if (point == "local.end") {
+          if (untilLate == 0) trial.check(late.mkdir(), "there is no late folder")
+          untilLate -= 1
+        }
+      try LocalDirs.end(root)
+      catch { case _: IOException => trial.check(trial.hasFailed, "nothing failed") }
+      finally trial.beside = Trial.nothing
+      trial.equal(root.exists, trial.hasFailed || untilLate < 0, "whether the folder is left")
+      trial.equal(lock.exists, root.exists, "whether the lock is left")
+    } finally LocalDirs.delete(root)
   }
 }
