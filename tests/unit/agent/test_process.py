@@ -43,7 +43,7 @@ public class TinyJvm {
 
   public static void main(String[] args) throws Exception {
     Registry registry = new Registry();
-    InetAddress loopback = InetAddress.getLoopbackAddress();
+    InetAddress loopback = InetAddress.getByName("127.0.0.1");
     String token = UUID.randomUUID().toString().replace("-", "");
     Thread.currentThread().setContextClassLoader(TinyJvm.class.getClassLoader());
     py4j.GatewayServer server = new py4j.GatewayServer.GatewayServerBuilder(registry)

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Protocol
 log = logging.getLogger(__name__)
 
 AGENT_INTERFACE = "org.apache.spark.sql.millpond.AgentApi"
-LOOPBACK = "127.0.0.1"
+LOOPBACK = "127.0.0.1"  # where AgentProcess.scala listens
 # py4j listens with a backlog of 5. An executor with many cores opens its connections all at once. A
 # SYN that finds the backlog full is repeated only after a second.
 CALLBACK_BACKLOG = 512

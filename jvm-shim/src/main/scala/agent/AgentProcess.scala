@@ -53,7 +53,8 @@ private object AgentProcess extends Logging {
     val python = interpreter(settings)
     val token = randomToken()
     val registered = new CompletableFuture[AgentCalls]
-    val loopback = InetAddress.getLoopbackAddress
+    // The agent connects to this one. The JVM's own is ::1 where IPv6 is preferred.
+    val loopback = InetAddress.getByName("127.0.0.1")
     val server = new GatewayServer.GatewayServerBuilder(new AgentRegistry(a => {
       registered.complete(a)
       ()
