@@ -68,9 +68,9 @@ def main(gate: Path) -> int:
         snapshot.name = f"{name_of(self._context(request))}-snapshot"
         return publish_snapshot(self, request)
 
-    def held_manifest(files: Any, manifest: Any) -> None:
+    def held_manifest(files: Any, manifest: Any, distrusted: Any = ()) -> Any:
         wait(gate, snapshot.name, manifest)
-        publish_manifest(files, manifest)
+        return publish_manifest(files, manifest, distrusted)
 
     changelogs.publish_changelog = held
     upload.publish_manifest = held_manifest  # type: ignore[attr-defined]

@@ -196,7 +196,7 @@ MUTANTS: tuple[Mutant, ...] = (
             ),
             (
                 _PACKAGE + "store/snapshot/upload.py",
-                "    missing = _missing(files, manifest, told.condemned)\n",
+                "    missing = _missing(files, published, told.condemned)\n",
                 "    missing = frozenset[str]()\n",
             ),
         ),
@@ -357,7 +357,7 @@ MUTANTS: tuple[Mutant, ...] = (
             ),
             (
                 _PACKAGE + "store/snapshot/upload.py",
-                "    missing = _missing(files, manifest, told.condemned)\n",
+                "    missing = _missing(files, published, told.condemned)\n",
                 "    missing = frozenset[str]()\n",
             ),
         ),

@@ -91,6 +91,7 @@ def test_ssts_of_a_manifest_that_was_replaced_wait(make: MakeProvider, clock: Cl
     clock.offset_ms = 61_000
     provider.collect(version)
     (manifest,) = provider.stored(".manifest")
+    provider.replace_stored(manifest, None)
     provider.snapshot(compact=True)
     assert provider.stored(".manifest") == [manifest] and len(provider.stored(".sst")) == 2
     now_s = clock() / 1000

@@ -121,6 +121,8 @@ class StoreContext:
     collect_lock: threading.Lock = field(default_factory=threading.Lock)
     ssts_lock: threading.Lock = field(default_factory=threading.Lock)
     newest_open: NewestOpen = field(default_factory=NewestOpen)
+    # Names of manifests that the last open found unusable: a snapshot replaces them.
+    distrusted: frozenset[str] = frozenset()
     # Keeps headers from one collection to the next; guarded by collect_lock.
     collect_files: StoreFiles | None = None
     last_collect_ms: int = 0

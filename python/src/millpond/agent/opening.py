@@ -128,6 +128,7 @@ def _open(
             # missing.
             log.info("store %s: passing over %s: %s", context.store, name, e)
             rejections[name] = Rejection(name, e.kind, e.message)
+    context.distrusted = frozenset(rejections)
     for rejection in plan.rejected:
         emit(
             "snapshot_passed_over",

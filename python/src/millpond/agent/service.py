@@ -312,6 +312,7 @@ class AgentService:
                 cache=context.sst_cache,
                 uploads=Uploads(local_dir, self._clock_ms(), context.option_int("gc.graceMs") // 2),
                 check_wanted=check_wanted(),
+                distrusted=context.distrusted,
             )
             names = {info.key.rpartition("/")[2] for info in files.listing.manifests.values()}
             self._remember(context, local_dir, published, names)

@@ -256,12 +256,17 @@ class StoreFiles:
 
     def usable_manifest(self, version: VersionId) -> Manifest:
         manifest = self.read_manifest(version)
+        self.check_ssts(manifest)
+        return manifest
+
+    def check_ssts(self, manifest: Manifest) -> None:
+        """Check that the SSTs of a manifest are listed. Raises: NotFoundError, FormatError."""
         for sst in manifest.ssts:
             stored = self.listing.ssts.get(sst.key)
             if stored is None:
+                name = self.manifest_name(manifest.version_id)
                 raise NotFoundError(
-                    f"store {self.store}: {sst.key} is not there, and {self.manifest_name(version)}"
-                    " names it",
+                    f"store {self.store}: {sst.key} is not there, and {name} names it",
                     kind=ErrorKind.SST_MISSING,
                 )
             if stored.size_bytes != sst.size_bytes:
@@ -270,7 +275,6 @@ class StoreFiles:
                     f" {sst.size_bytes}",
                     kind=ErrorKind.SST_DAMAGED,
                 )
-        return manifest
 
     def read_manifest(self, version: VersionId) -> Manifest:
         """Read and check one manifest. Does not look for its SSTs.

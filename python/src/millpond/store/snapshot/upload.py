@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from millpond._version import __version__
@@ -16,7 +16,7 @@ from millpond.errors import (
     InvalidInputError,
     MillpondError,
     NotFoundError,
-    UnavailableError,
+    UnsupportedError,
 )
 from millpond.format import layout
 from millpond.format.checksums import file_crc32
@@ -29,7 +29,7 @@ from millpond.store.collection import announcements
 from millpond.store.files import StoreFiles
 from millpond.store.local_ssts import FileIdentity, LocalSst, identify
 from millpond.store.snapshot.plan import CheckpointSst, SnapshotPlan, describe, plan_snapshot
-from millpond.store.snapshot.publishing import publish_manifest
+from millpond.store.snapshot.publishing import collected, publish_manifest
 from millpond.store.snapshot.uploads import Uploads
 from millpond.store.sst_cache import SstCache
 
@@ -52,7 +52,7 @@ class SnapshotRequest:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A published snapshot, and the cache entries for its local files."""
+    """A published snapshot, and the cache entries for those local files whose SSTs it names."""
 
     manifest_name: str
     plan: SnapshotPlan
@@ -69,11 +69,12 @@ def publish_snapshot(
     uploads: Uploads | None = None,
     check_wanted: Callable[[], None] = lambda: None,
     shunned: frozenset[str] = frozenset(),
+    distrusted: Collection[str] = (),
 ) -> Published:
     """Upload the new SSTs and publish the manifest.
 
-    Repeating it for the same version replaces the manifest by an equivalent one. A manifest of
-    another attempt stays if restores use it.
+    An equivalent manifest that is there already stays, and is then the snapshot. A sweep finds the
+    SSTs that were uploaded in vain.
 
     Args:
         files: of the store; listed again.
@@ -83,11 +84,12 @@ def publish_snapshot(
         uploads: SSTs that it has are not uploaded again.
         check_wanted: is called before each file; raises if nobody wants the snapshot any more.
         shunned: keys of SSTs that the manifest must not name.
+        distrusted: names of manifests that turned out to be unusable.
     Raises:
         InvalidInputError: the RocksDB checkpoint is not what the request says.
         ConflictError: OBJECT_EXISTS: see `publish_manifest`; or a key was erased from the version.
         UnavailableError: the storage does not answer; or an SST was collected meanwhile (then
-            nothing is published).
+            the snapshot is not there).
     """
     started = time.monotonic()
     name, content = read_rocksdb_manifest(request.db_checkpoint)
@@ -98,9 +100,9 @@ def publish_snapshot(
     refs = {ref.local_name: ref for ref in plan.reused}
     for file in plan.new:
         check_wanted()
-        uploaded = uploads.find(identities[file.name]) if uploads is not None else None
-        if uploaded is not None:
-            refs[file.name] = describe(file, uploaded.key, uploaded.crc32)
+        stored_ref = uploads.find(identities[file.name]) if uploads is not None else None
+        if stored_ref is not None:
+            refs[file.name] = describe(file, stored_ref.key, stored_ref.crc32)
             continue
         refs[file.name] = _upload(files, request.db_checkpoint, file, cache)
         if uploads is not None:
@@ -124,21 +126,24 @@ def publish_snapshot(
         rocksdb_manifest=content,
     )
     manifest_name = files.manifest_name(request.version)
-    key = layout.store_key(files.store, manifest_name)
-    publish_manifest(files, manifest)
+    published = publish_manifest(files, manifest, distrusted)
+    told = announcements.announced(files.storage, files.store.operator)
     if uploads is not None:
         uploads.clear()  # the manifest names them from now on
-    told = announcements.announced(files.storage, files.store.operator)
+    named = {sst.key for sst in published.ssts}
+    uploaded = {refs[file.name].key for file in plan.new}
+    # Nobody else names what this publisher has uploaded.
+    is_own = published is manifest or not named.isdisjoint(uploaded)
     if manifest.version <= told.erased_version:
-        _take_back(files, key)
-        files.storage.delete(
-            layout.store_key(files.store, refs[file.name].key) for file in plan.new
-        )
+        if is_own:  # the erasure may still read that of another publisher, and then deletes it
+            _take_back(files, published)
+        files.storage.delete(layout.store_key(files.store, key) for key in uploaded)
         raise erased(files.store, manifest.version)
-    missing = _missing(files, manifest, told.condemned)
+    missing = _missing(files, published, told.condemned)
     if missing:
-        _take_back(files, key)
-        if missing <= {sst.key for sst in plan.reused} - shunned:
+        if is_own:
+            _take_back(files, published)
+        if is_own and missing <= {sst.key for sst in plan.reused} - shunned:
             log.warning("store %s: uploading SSTs again that a sweep has condemned", files.store)
             return publish_snapshot(
                 files,
@@ -149,13 +154,9 @@ def publish_snapshot(
                 uploads=uploads,
                 check_wanted=check_wanted,
                 shunned=shunned | missing,
+                distrusted=distrusted,
             )
-        raise UnavailableError(
-            f"store {files.store}: {len(missing)} SSTs were collected before the snapshot of"
-            f" version {manifest.version} was published",
-            kind=ErrorKind.STORAGE_UNAVAILABLE,
-            hint="Raise the option gc.graceMs above the time that one snapshot takes.",
-        )
+        raise collected(files.store, manifest.version, len(missing))
     log.info(
         "snapshot published store=%s version=%d new_ssts=%d new_bytes=%d reused_ssts=%d"
         " reused_bytes=%d ms=%d",
@@ -167,7 +168,11 @@ def publish_snapshot(
         plan.reused_bytes,
         (time.monotonic() - started) * 1000,
     )
-    local = tuple(LocalSst(refs[f.name], identities[f.name], manifest_name) for f in request.files)
+    local = tuple(
+        LocalSst(refs[f.name], identities[f.name], manifest_name)
+        for f in request.files
+        if refs[f.name].key in named
+    )
     return Published(manifest_name, plan, local)
 
 
@@ -295,10 +300,15 @@ def _missing(files: StoreFiles, manifest: Manifest, doomed: frozenset[str]) -> f
     )
 
 
-def _take_back(files: StoreFiles, key: str) -> None:
+def _take_back(files: StoreFiles, manifest: Manifest) -> None:
+    """Delete a manifest, unless somebody has replaced it."""
+    name = files.manifest_name(manifest.version_id)
     try:
-        files.storage.delete([key])
+        if files.read_manifest(manifest.version_id) == manifest:
+            files.storage.delete([layout.store_key(files.store, name)])
+    except (FormatError, NotFoundError, UnsupportedError):
+        return
     except MillpondError as e:
         log.error(
-            "store %s: cannot take back %s, which names missing SSTs: %s", files.store, key, e
+            "store %s: cannot take back %s, which names missing SSTs: %s", files.store, name, e
         )
