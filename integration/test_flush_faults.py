@@ -143,6 +143,131 @@ def test_a_batch_whose_spill_failed_is_not_committed(harness: Harness, checkpoin
     provider.close()
 
 
+def test_a_batch_that_got_no_room_is_not_committed(harness: Harness, checkpoint: Path) -> None:
+    """The call failed when its value was there. A task that tries again would have it twice."""
+    provider = _provider(harness, checkpoint, **{"memory.budget": "1m"})
+    expected: dict[int, list[str]] = {k: [] for k in range(20)}
+    store = provider.store(0)
+    store.put([0], ["first..."])
+    expected[0] = ["first..."]
+    store.commit()
+    store = provider.store(1)
+    harness.arm("flush.write", kind="LOCAL_DISK_FULL")
+    with pytest.raises(ProviderError, match="LOCAL_DISK_FULL"):
+        for _ in range(3):
+            _append(store, "lost", {})
+    assert harness.disarm() == 1, "the rows that are committed were not flushed"
+    for _ in range(2):
+        with pytest.raises(ProviderError, match="STORE_CLOSED") as refused:
+            store.merge([0], ["again..."])
+        assert "LOCAL_DISK_FULL" in refused.value.text, "it does not say what led to it"
+    with pytest.raises(ProviderError, match="STORE_CLOSED"):
+        store.commit()
+    store.abort()
+    store = provider.store(1)
+    assert _lists(store) == expected
+    for i in range(3):
+        _append(store, f"kept {i}", expected)
+    store.commit()
+    store = provider.store(2)
+    assert _lists(store) == expected
+    store.abort()
+    provider.close()
+
+
+def test_a_batch_of_which_memory_alone_refused_a_row_is_not_committed(
+    harness: Harness, checkpoint: Path
+) -> None:
+    provider = _provider(harness, checkpoint, "heap", **{"memory.budget": "1m"})
+    expected: dict[int, list[str]] = {k: [] for k in range(20)}
+    store = provider.store(0)
+    store.put([0], ["first..."])
+    expected[0] = ["first..."]
+    store.commit()
+    store = provider.store(1)
+    with pytest.raises(ProviderError, match="MEMORY_EXHAUSTED"):
+        for _ in range(3):
+            _append(store, "lost", {})
+    with pytest.raises(ProviderError, match="STORE_CLOSED"):
+        store.commit()
+    store.abort()
+    store = provider.read_store(1)
+    assert _lists(store) == expected
+    store.release()
+    provider.close()
+
+
+def test_a_family_that_is_half_erased_is_not_committed(harness: Harness, tmp_path: Path) -> None:
+    """Its rows are erased some at a time. The deletes of the first ones ask for room."""
+    conf = {"millpond.restore.warmUp": "false", "millpond.memory.budget": "1m"}
+    provider = open_provider(harness, tmp_path / "removed", conf=conf)
+    families = {"plain": Schema("k bigint", "v string")}
+    rows = 20_000
+    store = write(provider, 0, families)
+    store.put_many([([k], ["v"]) for k in range(rows)], cf="plain")
+    store.commit()
+    write(provider, 1, families).abort()
+    provider.snapshot()
+    provider.close()
+    provider = open_provider(harness, tmp_path / "removed", conf=conf)  # its rows are on disk
+    harness.arm("flush.write", kind="LOCAL_DISK_FULL", last=1000)
+    store = write(provider, 1, families)
+    store.put([0], ["w"], cf="plain")
+    store.commit()
+    store = write(provider, 2, families)
+    with pytest.raises(ProviderError, match="LOCAL_DISK_FULL"):
+        store.remove_cf("plain")
+    harness.disarm()
+    with pytest.raises(ProviderError, match="STORE_CLOSED"):
+        store.commit()
+    store.abort()
+    store = write(provider, 2, families)
+    assert len(store.scan(cf="plain")) == rows
+    store.abort()
+    provider.close()
+
+
+def test_a_thread_that_outlived_its_task_spoils_no_other_batch(
+    harness: Harness, checkpoint: Path
+) -> None:
+    provider = _provider(harness, checkpoint, **{"memory.budget": "1m"})
+    expected: dict[int, list[str]] = {k: [] for k in range(20)}
+    store = provider.store(0)
+    store.put([0], ["first..."])
+    expected[0] = ["first..."]
+    store.commit()
+    late = provider.store(1, task="late")
+    late.merge([0], ["late...."])
+    # Its flush fails when the next attempt has written.
+    harness.meanwhile(
+        "flush.write",
+        [
+            {"do": "end_task", "task": "late"},
+            {"do": "get_store", "p": provider.name, "s": "next", "version": 1},
+            {"do": "merge", "s": "next", "k": [0], "v": ["next...."]},
+            {
+                "do": "arm",
+                "point": "flush.ingest",
+                "kind": "LOCAL_DISK_FULL",
+                "first": 1,
+                "last": 1,
+            },
+        ],
+    )
+    with pytest.raises(ProviderError, match="LOCAL_DISK_FULL"):
+        for _ in range(3):
+            _append(late, "late", {})
+    assert not [answer for answer in harness.happened() if isinstance(answer, ProviderError)]
+    store = Store(provider, "next")
+    store.merge([0], ["again..."])
+    store.commit()
+    expected[0] += ["next....", "again..."]
+    store = provider.store(2)
+    assert _lists(store) == expected
+    store.abort()
+    provider.close()
+
+
 def _damaged(harness: Harness, provider: Provider) -> dict[int, list[str]]:
     """Commit version 2, whose lists began in a snapshot. Damage its one file, here and in storage.
 

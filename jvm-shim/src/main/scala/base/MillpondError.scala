@@ -69,6 +69,11 @@ object MillpondError {
   def sessionEnded(store: String): MillpondException =
     of("STORE_CLOSED",
       s"store $store is used after its commit or abort, or by a task attempt that has ended.")
+  def batchSpoilt(store: String, cause: Throwable): MillpondException =
+    of("STORE_CLOSED",
+      s"store $store takes no more of this batch: a call failed when it had changed rows.",
+      hint = "The cause says what failed. Let such errors end the task: Spark tries it again.",
+      cause = cause)
   def internal(message: String, cause: Throwable = null): MillpondException =
     of("INTERNAL", message, cause = cause)
 }

@@ -37,8 +37,12 @@ private[millpond] final class Rows(engine: StoreEngine) {
   /** Put (a row, or all rows of a key with several values) or remove (null). */
   def write(session: Session, f: Family, key: UnsafeRow, value: AnyRef): Unit = {
     writeRow(session, f, key, value)
-    if (engine.budget.isExceeded) engine.pressure.afterWrite()
+    makeRoom(session)
   }
+
+  /** The row is there already. */
+  private def makeRoom(session: Session): Unit =
+    if (engine.budget.isExceeded) engine.wholly(session)(engine.pressure.afterWrite())
 
   private def writeRow(session: Session, f: Family, key: UnsafeRow, value: AnyRef): Unit =
     engine.synchronized {
@@ -97,7 +101,7 @@ private[millpond] final class Rows(engine: StoreEngine) {
   /** Append to the values of a key with several; the key need not exist. */
   def merge(session: Session, f: Family, key: UnsafeRow, added: Array[UnsafeRow]): Unit = {
     mergeRows(session, f, key, added)
-    if (engine.budget.isExceeded) engine.pressure.afterWrite()
+    makeRoom(session)
   }
 
   private def mergeRows(
@@ -233,7 +237,7 @@ private[millpond] final class Rows(engine: StoreEngine) {
   /** Delete all rows of a family; those of the disk tier some at a time: the batch may have no room
     * for so many deletes, and moves them to disk. Meanwhile the warm-up may bring rows into memory.
     * Callers hold no lock. */
-  def erase(session: Session, f: Family): Unit = {
+  def erase(session: Session, f: Family): Unit = engine.wholly(session) {
     var last = engine.synchronized {
       engine.checkWritable(session)
       val complete = f.table.complete

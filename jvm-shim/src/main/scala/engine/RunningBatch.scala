@@ -10,6 +10,7 @@ private[engine] final class RunningBatch(monitor: AnyRef) {
   private var open = false
   private var publishing = false
   private var changed = false
+  private var failure: Throwable = null
   private var liveKeys: KeyCount = null
 
   /** The id of the version that this batch makes, or of the last batch. */
@@ -19,6 +20,8 @@ private[engine] final class RunningBatch(monitor: AnyRef) {
   def isWriting: Boolean = open && !publishing
   /** Whether it created or removed a column family: only a load takes that back. */
   def changedFamilies: Boolean = changed
+  /** The first call that failed when it had changed something; null: none. */
+  def spoiltBy: Throwable = failure
   /** The live keys, as its writes leave them. */
   def keys: KeyCount = liveKeys
 
@@ -27,6 +30,7 @@ private[engine] final class RunningBatch(monitor: AnyRef) {
     check()
     ownId = id
     changed = false
+    failure = null
     liveKeys = keys.copy
     open = true
   }
@@ -44,6 +48,12 @@ private[engine] final class RunningBatch(monitor: AnyRef) {
   def familyChanged(): Unit = {
     check()
     changed = true
+  }
+
+  /** The caller of a task sees an error, and its change is there all the same, or a part of it. */
+  def spoil(why: Throwable): Unit = {
+    check()
+    if (failure == null) failure = why
   }
 
   /** Its changelog is complete and goes to storage. */

@@ -163,11 +163,24 @@ final class StoreEngine(val context: StoreContext, follows: Boolean = false) ext
     if (status.isClosed || !status.isLoaded) throw MillpondError.storeClosed(context.label)
   }
 
-  /** Refuse a write when no batch is open: it would become part of the next one. */
+  /** Refuse a write when no batch is open: it would become part of the next one. Refuse the writes
+    * and the commit of a batch that only an abort can end. */
   private[engine] def checkWritable(session: Session): Unit = {
     checkUsable(session)
     if (!batch.isWriting) throw MillpondError.sessionEnded(context.label)
+    if (batch.spoiltBy != null) throw MillpondError.batchSpoilt(context.label, batch.spoiltBy)
   }
+
+  /** Do work of a call that has changed rows, or changes many. If it fails, only an abort can end
+    * the batch: user code may catch the error, and would commit what it believes is not there. */
+  private[engine] def wholly(session: Session)(work: => Unit): Unit =
+    try work
+    catch {
+      case e: Throwable =>
+        // the batch of the next task is none of its business
+        synchronized(if (holder eq session) batch.spoil(e))
+        throw e
+    }
 
   // ---- column families --------------------------------------------------------------------------
 
