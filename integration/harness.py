@@ -235,7 +235,11 @@ class Harness:
         self.call("end_task", task=task)
 
     def arm(self, point: str, *, kind: str, first: int = 1, last: int = 1) -> None:
-        """Let the next passes of a seam of the shim fail with `kind`, from `first` to `last`."""
+        """Let the next passes of a seam of the shim fail with `kind`, from `first` to `last`.
+
+        point: several seams, with blanks between them, are counted as one.
+        kind: of a `MillpondException`, or `IO`: an `IOException`.
+        """
         self.call("arm", point=point, first=first, last=last, kind=kind)
 
     def meanwhile(self, point: str, commands: Sequence[Mapping[str, Any]]) -> None:

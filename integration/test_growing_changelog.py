@@ -226,6 +226,19 @@ def test_a_disk_that_fails_in_the_batch_does_not_end_it(
     _check(harness, tmp_path)
 
 
+@pytest.mark.parametrize("provider", ["64m"], ids=["memory"], indirect=True)
+def test_a_file_that_can_be_neither_written_nor_closed_loses_no_row(
+    harness: Harness, provider: Provider, tmp_path: Path
+) -> None:
+    """NFS writes when a file is closed, and says only then that a quota is used up."""
+    harness.arm("changelog.write changelog.close", kind="IO", first=3, last=4)
+    store = _change(provider)
+    assert harness.disarm() == 4, "the batch went on to write"
+    assert not _unfinished(tmp_path)
+    assert store.commit().version == 2
+    _check(harness, tmp_path)
+
+
 @in_memory_and_on_disk("provider")
 def test_a_commit_that_fails_may_follow_or_be_taken_back(
     harness: Harness, provider: Provider, tmp_path: Path, request: pytest.FixtureRequest

@@ -219,15 +219,20 @@ final class ChangelogWriter private (first: File, codec: Int, headBytes: Int) {
     drain()
   }
 
+  /** Give the file up. That it cannot be closed says nothing more: what the disk refuses is lost
+    * anyway. */
   def discard(): Unit =
     try end()
+    catch { case _: java.io.IOException => () }
     finally current.delete(): Unit
 
   /** Give back the buffers, once, whatever happens to the file. */
   private def end(): Unit = if (!ended) {
     ended = true
-    try channel.close()
-    finally release()
+    try {
+      channel.close()
+      Seams.at("changelog.close")
+    } finally release()
   }
 
   /** Compress what the block holds into the file. The next record begins a new block. */

@@ -3,6 +3,7 @@
  */
 package org.apache.spark.sql.millpond.testing
 
+import java.io.IOException
 import java.lang.reflect.{InvocationHandler, Method, Proxy}
 import java.util.concurrent.CountDownLatch
 import java.util.concurrent.locks.ReentrantLock
@@ -17,7 +18,7 @@ object Faults extends InvocationHandler {
   private val GatherBytes = 1L << 20
   private val PauseMs = 200L // after a failure of a follower
   private val PatienceMs = 20000L
-  private var point = ""
+  private var points = Set.empty[String]
   private var first = 0
   private var last = 0
   private var kind = ""
@@ -28,9 +29,10 @@ object Faults extends InvocationHandler {
   @volatile private var holding = "" // the thread that is held
 
   /** Lets the next passes of the seam `point`, from number `first` to `last`, fail with
-    * an error of `kind`. The first pass is number 1. */
+    * an error of `kind`. The first pass is number 1. Several seams, with blanks between them, are
+    * counted as one. */
   def arm(point: String, first: Int, last: Int, kind: String): Unit = synchronized {
-    this.point = point
+    points = point.split(' ').toSet
     this.first = first
     this.last = last
     this.kind = kind
@@ -89,8 +91,8 @@ object Faults extends InvocationHandler {
 
   private def pass(at: String): Unit = {
     val fails = synchronized {
-      if (at == point) passed += 1
-      at == point && passed >= first && passed <= last
+      if (points(at)) passed += 1
+      points(at) && passed >= first && passed <= last
     }
     if (fails && work == null) throw error(at)
     if (fails) {
@@ -102,7 +104,8 @@ object Faults extends InvocationHandler {
     }
   }
 
-  private def error(at: String): Throwable = {
+  private def error(at: String): Throwable = if (kind == "IO") new IOException(s"a fault at $at")
+  else {
     val errors = Class.forName(shim + "MillpondError$")
     errors.getMethod("of", classOf[String], classOf[String], classOf[String], classOf[Throwable])
       .invoke(errors.getField("MODULE$").get(null), kind, s"a fault of the test at $at.", "",
