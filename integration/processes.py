@@ -1,7 +1,8 @@
-"""Finds a test's processes, and the agents below a JVM. Waits for a condition with a deadline."""
+"""Finds processes, agents below a JVM, and ports. Waits for a condition with a deadline."""
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -56,6 +57,23 @@ def is_agent(process: Process) -> bool:
 def agents_below(pid: int) -> list[int]:
     """Return the ids of the Millpond agents among the descendants of `pid`."""
     return [p.pid for p in below(pid) if is_agent(p)]
+
+
+def listeners(pid: int) -> int:
+    """Return how many ports of TCP the process listens at."""
+    listening = set()
+    for table in ("tcp", "tcp6"):
+        for line in Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]:
+            fields = line.split()
+            if fields[3] == "0A":
+                listening.add(f"socket:[{fields[9]}]")
+    found = 0
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        try:
+            found += os.readlink(descriptor) in listening
+        except FileNotFoundError:
+            continue  # it was closed meanwhile
+    return found
 
 
 def alive(pid: int) -> bool:

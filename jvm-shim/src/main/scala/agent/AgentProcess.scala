@@ -4,7 +4,9 @@ import java.io.{BufferedReader, InputStreamReader}
 import java.net.InetAddress
 import java.nio.charset.StandardCharsets.UTF_8
 import java.security.SecureRandom
-import java.util.concurrent.{CompletableFuture, ExecutionException, TimeUnit, TimeoutException}
+import java.util.concurrent.{
+  CompletableFuture, CompletionException, ExecutionException, TimeUnit, TimeoutException
+}
 
 import scala.util.control.NonFatal
 
@@ -42,8 +44,9 @@ private final class AgentProcess(process: Process, server: GatewayServer, api: A
 
   def kill(): Unit = {
     process.destroyForcibly()
-    process.waitFor(10, TimeUnit.SECONDS)
-    server.shutdown()
+    // the task of this thread may be killed
+    try process.waitFor(10, TimeUnit.SECONDS): Unit
+    finally server.shutdown()
   }
 }
 
@@ -64,10 +67,10 @@ private object AgentProcess extends Logging {
           javax.net.SocketFactory.getDefault, true, settings.callTimeoutMs))
       .build()
     // 0 s: no clean-up of idle connections, whose thread would be no daemon
-    startInDaemon(server)
     var process: Process = null
     var done = false
     try {
+      startInDaemon(server)
       process = launch(python)
       val tail = new OutputTail(process)
       val hello = Json.obj().put("port", server.getListeningPort).put("token", token)
@@ -86,10 +89,13 @@ private object AgentProcess extends Logging {
       logInfo(s"the agent (pid ${process.pid}) runs on $python")
       agent
     } finally
-      if (!done) {
-        if (process != null) { process.destroyForcibly(); process.waitFor(10, TimeUnit.SECONDS) }
-        server.shutdown()
-      }
+      if (!done)
+        try
+          if (process != null) {
+            process.destroyForcibly()
+            process.waitFor(10, TimeUnit.SECONDS): Unit
+          }
+        finally server.shutdown()
   }
 
   /** py4j's threads inherit two things from the thread that starts the server. They must be
@@ -99,13 +105,14 @@ private object AgentProcess extends Logging {
     val started = new CompletableFuture[Unit]
     val thread = new Thread(() =>
         try { server.start(); started.complete(()); () }
-        catch { case NonFatal(e) => started.completeExceptionally(e); () }, "millpond-agent-link")
+        catch { case e: Throwable => started.completeExceptionally(e); () }, "millpond-agent-link")
     thread.setDaemon(true)
     thread.setContextClassLoader(getClass.getClassLoader)
     thread.start()
-    try started.get()
+    // not `get`: who gave up before the port is open could not close it
+    try started.join()
     catch {
-      case e: ExecutionException => throw MillpondError.of("AGENT_NOT_STARTED",
+      case e: CompletionException => throw MillpondError.of("AGENT_NOT_STARTED",
           s"no loopback port for the agent: ${e.getCause.getMessage}", cause = e)
     }
   }

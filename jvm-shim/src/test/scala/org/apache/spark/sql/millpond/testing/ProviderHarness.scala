@@ -449,6 +449,9 @@ object ProviderHarness {
       require(meanwhile != null, "the commands did not come to their end")
       meanwhile
     case "disarm" => nodes.numberNode(Faults.disarm())
+    case "agent_runs" => nodes.booleanNode(Agents.isRunning)
+    case "end_killed" => Agents.endKilled(); nodes.nullNode
+    case "ask_killed" => nodes.numberNode(Agents.askKilled(c.get("tasks").intValue))
     case "pid" => nodes.numberNode(ProcessHandle.current.pid)
     case other => throw new IllegalArgumentException(s"command $other")
   }
