@@ -40,6 +40,7 @@ private[driver] object KeyPlaces {
 
   /** Spark finds the fields of a class by their names, and those of a tuple by their order. */
   private def inOrder(stored: StructType, grouping: Seq[Attribute]): Boolean =
-    stored.length == 1 || stored.fieldNames.sameElements(grouping.map(_.name)) ||
+    stored.length == 1 ||
+      stored.fieldNames.corresponds(grouping.map(_.name))(_.equalsIgnoreCase(_)) ||
       stored.fieldNames.sameElements(stored.indices.map(i => s"_${i + 1}"))
 }
