@@ -480,6 +480,7 @@ def _to_file(path: str, form: str, schema: Any, batches: Iterable[Any]) -> int:
                     count = writing.write_csv(schema, batches, file)
                 else:
                     count = writing.write_table(schema, batches, Output(file).table)
+        _check_output(path, by_spark=False)  # somebody may have made it meanwhile
         os.rename(unfinished, path)
     except OSError as e:
         raise translate_restored(e, f"writing {path}") from e

@@ -82,8 +82,16 @@ def unerased(
     refuse_erased(storage, root, before, announced=announced)
 
 
+@contextmanager
+def whole(root: str) -> Iterator[None]:
+    """Let a block that reads the state at `root` be `unerased` from its beginning on."""
+    storage = open_checkpoint(root)
+    with unerased(storage, root, read_erasures(storage)):
+        yield
+
+
 def whole_read(read: _Read) -> _Read:
-    """Let a function that reads the state at a path be `unerased` from its beginning on.
+    """Let a function that reads the state at a path do so in a block of `whole`.
 
     Args:
         read: its first argument is the path, of that name.
@@ -91,9 +99,7 @@ def whole_read(read: _Read) -> _Read:
 
     @wraps(read)
     def checked(path: str | os.PathLike[str], *args: Any, **kwargs: Any) -> Any:
-        root = root_of(path)
-        storage = open_checkpoint(root)
-        with unerased(storage, root, read_erasures(storage)):
+        with whole(root_of(path)):
             return read(path, *args, **kwargs)
 
     return cast(_Read, checked)

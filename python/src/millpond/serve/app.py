@@ -101,7 +101,7 @@ class _Answers:
         with following.held() as held:
             batch, time_ms = held.batch, held.batch_time_ms
         problem = following.problem
-        if problem is None and following.looked_ms_ago > STALE_MS:
+        if problem is None and following.looked_ms_ago > STALE_MS + following.every_ms:
             problem = UnavailableError(
                 "the last look for a new batch takes long",
                 hint="Look at the storage, and at the server's processor time.",

@@ -99,12 +99,13 @@ class Following:
     Attributes:
         follows: whether there will be other batches.
         problem: why the last look failed; None: it did not.
+        every_ms: as given.
     """
 
     def __init__(self, path: str | os.PathLike[str], *, every_ms: int) -> None:
         self._path = path
         self._told = given()  # other threads look, too
-        self._every_ms = every_ms
+        self.every_ms = every_ms
         self.problem: MillpondError | None = None
         self._step = threading.Lock()  # one step at a time
         self._stopped = threading.Event()
@@ -190,7 +191,7 @@ class Following:
         self.problem = e
 
     def _follow(self) -> None:
-        while not self._stopped.wait(self._every_ms / 1000):
+        while not self._stopped.wait(self.every_ms / 1000):
             self.look()
 
     def _advance(self) -> None:

@@ -106,7 +106,7 @@ class OpenStores:
         calls = [partial(later._advance, store, reader) for store, reader in before.items()]
         try:
             with self._unerased():
-                if opened.storage.local_path("metadata") is not None:
+                if all(is_local(opened.storage, store) for store in before):
                     for call in calls:
                         call()
                 else:

@@ -19,6 +19,12 @@ import pyarrow.parquet as pq
 from millpond.rows.nested import is_number
 from millpond.rows.readable import readable_batch, readable_rows
 
+# A terminal would obey them.
+_CONTROLS = {
+    **{code: f"\\x{code:02x}" for code in (*range(32), 127)},
+    **{ord(text): shown for text, shown in (("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))},
+}
+
 
 def flat_columns(batch: Any) -> list[tuple[str, Any]]:
     """Return the columns of a `pyarrow.RecordBatch`, with the structs `key` and `value` split into
@@ -85,7 +91,7 @@ def json_rows(batches: Iterable[Any]) -> list[dict[str, Any]]:
 
 def write_csv(schema: Any, batches: Iterable[Any], out: TextIO) -> int:
     """Write a head, then a line for each row. Return how many rows."""
-    writer = csv.writer(out, lineterminator="\n")
+    writer = csv.writer(_Lines(out), lineterminator="\r\n")
     writer.writerow([name for name, _ in flat_columns(_empty(schema))])
     count = 0
     for batch in batches:
@@ -95,6 +101,19 @@ def write_csv(schema: Any, batches: Iterable[Any], out: TextIO) -> int:
             writer.writerow([cell(value) for value in row])
             count += 1
     return count
+
+
+class _Lines:
+    """Ends lines by a line feed. If a writer of csv does that itself, it leaves a text with a
+    carriage return bare, in some versions of Python.
+    """
+
+    def __init__(self, out: TextIO) -> None:
+        self._out = out
+
+    def write(self, line: str) -> int:
+        """Write a line that ends with both."""
+        return self._out.write(line[:-2] + "\n")
 
 
 class Table(Protocol):
@@ -118,7 +137,7 @@ def write_table(schema: Any, batches: Iterable[Any], table: Table) -> int:
     for batch in batches:
         columns = [column.to_pylist() for _, column in flat_columns(readable_batch(batch))]
         rows += [
-            [cell(value).replace("\n", "\\n") for value in row]
+            [cell(value).translate(_CONTROLS) for value in row]
             for row in zip(*columns, strict=True)
         ]
     table(names, rows, right=numbers)

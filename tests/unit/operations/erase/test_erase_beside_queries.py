@@ -21,6 +21,7 @@ from millpond.operations.erase.places import plan_place
 from millpond.operations.erase.proof import prove
 from millpond.operations.erase.write import rewrite_all
 from millpond.operations.inspect import verify
+from millpond.query.row_source import NativeRows
 from millpond.spark import heartbeats
 from millpond.state import tables
 from millpond.storage import LocalStorage, ObjectInfo
@@ -277,6 +278,31 @@ def test_a_lookup_that_opens_a_store_beside_an_erasure(
         refused(ErrorKind.ERASE_UNFINISHED, state.get, {"k": deleted})
     with millpond.lookup(built.root) as state:
         assert state.get({"k": deleted}) == []
+
+
+@pytest.mark.parametrize("spark_format", [1, 2])
+@pytest.mark.parametrize("what", ["diff", "skew"])
+def test_what_goes_through_all_rows_beside_an_erasure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark_format: int, what: str
+) -> None:
+    """A store that is opened after its changelogs were written anew has the key of the snapshot."""
+    monkeypatch.setattr(rocksdict, "Options", uncompressed)
+    built = Deleting(tmp_path / "query", spark_format=spark_format)
+    built.build(7, snapshots=(3,))
+    deleted = min(keys_of(built, 0))
+    stores = NativeRows.stores
+
+    def beside(rows: NativeRows) -> Any:
+        monkeypatch.setattr(NativeRows, "stores", stores)
+        erase_killed(monkeypatch, built.root, deleted, files=3)
+        return stores(rows)
+
+    monkeypatch.setattr(NativeRows, "stores", beside)
+    if what == "diff":
+        both: dict[str, Any] = {"batches": (5, 6), "rows": True}
+        refused(ErrorKind.ERASE_UNFINISHED, millpond.savepoint.diff, built.root, **both)
+    else:
+        refused(ErrorKind.ERASE_UNFINISHED, millpond.checkpoint.skew, built.root)
 
 
 @pytest.mark.parametrize("spark_format", [1, 2])

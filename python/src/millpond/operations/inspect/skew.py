@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from millpond.model.key_groups import KeyGroups
+from millpond.query.erasing import read_erasures, unerased
 from millpond.query.image import Image, OperatorImage
 from millpond.query.row_source import NativeRows
 from millpond.query.whole import checkpoint_image
@@ -83,8 +84,13 @@ def skew(storage: Storage, checkpoint: str, batch: int | None = None) -> SkewRep
         checkpoint: its name, for messages.
         batch: a committed one; None: the last.
     Raises: MillpondError: as `millpond.operations.savepoint.create`; FormatError: the files do not
-        say their key groups.
+        say their key groups. ConflictError: ERASE_UNFINISHED: a key was erased meanwhile.
     """
+    with unerased(storage, checkpoint, read_erasures(storage)):
+        return _skew(storage, checkpoint, batch)
+
+
+def _skew(storage: Storage, checkpoint: str, batch: int | None) -> SkewReport:
     image = checkpoint_image(storage, checkpoint, batch)
     source = NativeRows(storage, image)
     groups, partitions = source.key_groups, image.partitions or 1

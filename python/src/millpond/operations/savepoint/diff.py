@@ -14,6 +14,7 @@ from typing import Any
 from millpond.errors import ErrorKind, InvalidInputError, NotFoundError
 from millpond.format import layout
 from millpond.operations.output.copying import Progress
+from millpond.query.erasing import whole
 from millpond.query.from_savepoint import savepoint_image
 from millpond.query.image import Image
 from millpond.query.index import SavepointIndex, read_index
@@ -179,7 +180,14 @@ def diff(
     one, other = batches or (None, None)
     place = root_of(first)
     other_place = place if second is None else root_of(second)
-    a, b = _side(place, one), _side(other_place, other)
+    with whole(place), whole(other_place):
+        a, b = _side(place, one), _side(other_place, other)
+        return _compared(a, b, place, other_place, rows, progress)
+
+
+def _compared(
+    a: _Side, b: _Side, place: str, other_place: str, rows: bool, progress: Progress | None
+) -> DiffReport:
     names = {op.operator: op.name for op in (*b.image.operators, *a.image.operators)}
     every = sorted(a.families() | b.families())
     step = _steps(len(a.rows.stores()) + len(b.rows.stores()) + len(every), progress)
