@@ -9,8 +9,8 @@ import org.apache.spark.internal.config
 import org.apache.spark.sql.millpond.agent.Agent
 import org.apache.spark.sql.millpond.base.{Event, Events, Json, Options}
 
-/** The memory budget. Of a user who set none the agent decides it, once a JVM; of one who set it the
-  * agent tells whether there is room. This tells the agent what the JVM knows. */
+/** The memory budget. If the user set none, the agent decides it, once a JVM. If the user set it,
+  * the agent tells whether there is room. This tells the agent what the JVM knows. */
 private object DefaultBudget {
   private val Mib = 1L << 20
   private var planned = Option.empty[Long]
