@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from integration.harness import Harness, ProviderError, millponds_own
-from integration.provider import Timed
+from integration.provider import Numbered, Schema, Timed
 from integration.store_cases import open_provider
 from integration.test_point_reads import PLAIN, key
 from integration.test_pressure_faults import leave_free, small_disk
@@ -118,3 +118,31 @@ def test_a_disk_that_is_full_while_a_batch_writes(
     store.abort()
     provider.close()
     harness.stop()
+
+
+def test_rows_that_come_and_go_leave_few_notes(harness: Harness, tmp_path: Path) -> None:
+    """A watermark removes most rows long before they are old. Their notes stayed until then."""
+    schema = Schema("k bigint", "v string")
+    provider = open_provider(harness, tmp_path, schema=schema, operator="dedupe")
+    rows, batches = 5000, 40
+    before = set(harness.local_dir.rglob("ages-*"))
+    most = 0
+    for batch in range(batches):
+        store = provider.store(batch, timed=_at(batch))
+        first = batch * rows
+        store.put_numbered(Numbered(first + rows, "row", first=first))
+        if batch:
+            store.put_numbered(Numbered(first, "", first=first - rows))
+        store.commit()
+        notes = [path for path in harness.local_dir.rglob("ages-*") if path not in before]
+        most = max(most, sum(path.stat().st_size for path in notes))
+    note_bytes = 6 + 16  # slot, length; the key as UnsafeRow
+    assert 0 < most <= (50_000 + 4 * rows + 2 * rows) * note_bytes, most
+    assert most < rows * batches * note_bytes / 2, "the test proves nothing"
+    store = provider.store(batches, timed=_at(batches))
+    assert len(store.scan()) == rows
+    store.commit()
+    store = provider.store(batches + 1, timed=_at(_TTL_MS + 2000))
+    assert store.scan() == []
+    store.commit()
+    provider.close()

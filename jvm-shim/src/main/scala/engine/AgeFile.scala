@@ -19,10 +19,14 @@ private[engine] final class AgeFile(private val file: File) {
   private var size = 0
   private var written = 0L
   private var isMade = false
+  private var keys = 0L
+
+  def count: Long = keys
 
   def add(slot: Int, base: AnyRef, offset: Long, length: Int): Unit = {
     val bytes = AgeFile.Lead + length
     makeRoom(bytes)
+    keys += 1
     val at = Bytes.ArrayOffset + size
     Platform.putShort(buffer, at, slot.toShort)
     Platform.putInt(buffer, at + 2, length)
@@ -47,6 +51,7 @@ private[engine] final class AgeFile(private val file: File) {
         } finally in.close()
       } catch { case e: IOException => throw other.failed(e) }
     addBytes(other.buffer, other.size)
+    keys += other.keys
   }
 
   private def addBytes(bytes: Array[Byte], length: Int): Unit = {

@@ -63,7 +63,8 @@ private[engine] final class Ages(engine: StoreEngine) {
         case Some(ttl) =>
           check(f)
           f.rows.stampWith(ttl.stamp)
-          if (generation != engine.status.generation) noteAll(f) else endLast()
+          if (generation == engine.status.generation) endLast()
+          if (generation != engine.status.generation || tooMany) noteAll(f)
           begun = engine.committed.version
           stamp = ttl.stamp
           youngest = math.max(youngest, stamp)
@@ -108,6 +109,14 @@ private[engine] final class Ages(engine: StoreEngine) {
 
   /** The rows that the batch ended, once. */
   def takeEnded(): Long = { val n = ended; ended = 0L; n }
+
+  /** Rows that the operator removed leave their notes. Where new ones come all the time, these would
+    * pile up for as long as a row may live. */
+  private def tooMany: Boolean = {
+    val rows = engine.committed.keys.total
+    rows >= 0L && notes.values.asScala.iterator.map(_.count).sum >
+      Ages.MostPerRow * rows + Ages.FewNotes
+  }
 
   private def fileIn(files: TreeMap[Long, AgeFile], age: Long): AgeFile =
     files.computeIfAbsent(age, _ => {
@@ -258,4 +267,6 @@ private[engine] final class Ages(engine: StoreEngine) {
 private object Ages {
   private val Together = 256 // rows under one lock
   private val Remembered = 256 // ages
+  private val MostPerRow = 4L
+  private val FewNotes = 50000L
 }

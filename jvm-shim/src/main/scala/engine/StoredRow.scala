@@ -37,8 +37,10 @@ private[engine] final class StoredRow(engine: StoreEngine) {
       else !table.complete && {
         diskKey.set(slot, f, key, Bytes.ArrayOffset, keyLength)
         val n =
-          try engine.disk.get(diskKey.bytes, diskKey.length)
-          catch { case e: MillpondException => throw engine.distrust(e) }
+          if (engine.disk.lookup.lacks(diskKey.bytes, diskKey.length)) -1
+          else
+            try engine.disk.get(diskKey.bytes, diskKey.length)
+            catch { case e: MillpondException => throw engine.distrust(e) }
         n >= 0 && lies(engine.disk.lastValue, Bytes.ArrayOffset + f.valueLead, n - f.valueLead)
       }
     if (there) ownAge = Age.of(base, offset, length)
