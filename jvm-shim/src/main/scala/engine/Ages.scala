@@ -110,8 +110,8 @@ private[engine] final class Ages(engine: StoreEngine) {
   /** The rows that the batch ended, once. */
   def takeEnded(): Long = { val n = ended; ended = 0L; n }
 
-  /** Rows that the operator removed leave their notes. Where new ones come all the time, these would
-    * pile up for as long as a row may live. */
+  /** Rows that the operator removed leave their notes. Where new ones come all the time, these
+    * would pile up for as long as a row may live. */
   private def tooMany: Boolean = {
     val rows = engine.committed.keys.total
     rows >= 0L && notes.values.asScala.iterator.map(_.count).sum >
