@@ -229,6 +229,11 @@ class Job:
         frame = {**RUNS, **VERSIONS, **REFUSED, **REFUSED_AT_START}[command["query"]](rows)
         return frame.writeStream.outputMode(command.get("mode", "update"))
 
+    def batch(self, command: dict[str, Any]) -> int:
+        """Run a batch query with state over these keys. Returns how many rows it gives."""
+        rows = self.spark.createDataFrame([(key,) for key in command["keys"]], "k string")
+        return _python(rows).count()
+
     def add(self, command: dict[str, Any]) -> None:
         """Add rows. The same calls give a new source the same rows at the same offsets."""
         rows = self.jvm.java.util.ArrayList()

@@ -165,6 +165,53 @@ def test_the_session_names_no_provider(jobs: dict[str, RealTimeJob]) -> None:
 
 
 @needs_43
+def test_a_session_that_names_another_store_goes_on_with_a_query_of_millponds(
+    jobs: dict[str, RealTimeJob],
+) -> None:
+    """The offset log decides about the store, with this option too. A batch was planned on Spark's
+    default store, and each restart failed.
+    """
+    job, name = jobs["millpond"], "pinned"
+    job.do("new_source")
+    job.do("start", query="count", name=name)
+    job.do("add", rows=_rows(20))
+    job.do("settle")
+    job.do("stop")
+    before = _count(job.work / name, "commit")
+    job.do("set", conf={_PROVIDER: ROCKSDB})
+    try:
+        job.do("start", query="count", name=name)
+        job.do("add", rows=_rows(20, 20))
+        job.do("settle")
+    finally:
+        job.do("stop")
+        job.do("set", conf={_PROVIDER: None})
+    assert _count(job.work / name, "commit") > before
+    newest = max((job.work / name / "offsets").glob("[0-9]*"), key=lambda file: int(file.name))
+    assert MILLPOND in newest.read_text()
+    assert job.do("state", name=name) == _counted(_rows(40))
+    assert checkpoint.verify(job.work / name).problems == []
+
+
+@needs_43
+def test_a_batch_query_may_follow_in_a_session_that_names_millpond_again(
+    jobs: dict[str, RealTimeJob],
+) -> None:
+    """What the extension notes in the session was refused as an option that is spelled wrong."""
+    job = jobs["millpond"]
+    job.do("new_source")
+    job.do("set", conf={_PROVIDER: MILLPOND})
+    job.do("start", query="count", name="streamed")
+    job.do("stop")
+    assert job.do("conf", name=_PROVIDER) != MILLPOND
+    job.do("set", conf={_PROVIDER: MILLPOND})
+    try:
+        assert job.do("batch", keys=["a", "b", "a"]) == 2
+    finally:
+        job.do("set", conf={_PROVIDER: None})
+
+
+@needs_43
 def test_without_the_option_spark_refuses_the_session(jobs: dict[str, RealTimeJob]) -> None:
     """Spark says which setting is wrong, before Millpond hears of the query."""
     job = jobs["millpond"]

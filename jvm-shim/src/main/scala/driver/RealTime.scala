@@ -15,8 +15,9 @@ import org.apache.spark.sql.millpond.base.{Names, Options}
 private object RealTime extends Logging {
   private val Provider = SQLConf.STATE_STORE_PROVIDER_CLASS.key
   private val Option = Options.prefix + "realTime"
-  /** Whether `prepare` took the name out of the session. */
-  private val Taken = "spark.millpond.realTime.providerTaken"
+  /** Whether `prepare` took the name out of the session. Its own name must not look like an option
+    * that is spelled wrong: `Options.refuseNear`. */
+  private val Taken = "spark.millpondRealTimeTookProvider"
   private val Format = SQLConf.STATE_STORE_CHECKPOINT_FORMAT_VERSION.key
 
   /** A value that is neither true nor false is refused with the other options, before the first
@@ -49,15 +50,18 @@ private object RealTime extends Logging {
       .contains(Provider)
 
   def started(query: StreamExecution): Unit =
-    if (isOn(query.sparkSession) && !names(query.sparkSession)) {
+    if (isOn(query.sparkSession)) {
       val own = query.sparkSessionForStream.conf
-      own.set(Provider, Names.ProviderClass)
-      own.set(Option, "false") // this session keeps the name
-      // a query that is to change to real-time mode needs it from its first batch on; the commit
-      // log of an older one wins
-      if (RealTimeNodes.AreStateful && !query.sparkSession.sessionState.conf.contains(Format))
-        own.set(Format, "2")
-      RealTimeNodes.started(query)
+      // this session keeps the name, also where the offset log brings it
+      own.set(Option, "false")
+      if (!names(query.sparkSession)) {
+        own.set(Provider, Names.ProviderClass)
+        // a query that is to change to real-time mode needs it from its first batch on; the commit
+        // log of an older one wins
+        if (RealTimeNodes.AreStateful && !query.sparkSession.sessionState.conf.contains(Format))
+          own.set(Format, "2")
+        RealTimeNodes.started(query)
+      }
     }
 
   def runs(plan: SparkPlan): Boolean = plan.exists(_.isInstanceOf[RealTimeStreamScanExec])
