@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import json
 import shutil
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
 
 from integration.harness import millponds_own
 from integration.jvm import MILLPOND
@@ -158,3 +165,62 @@ def test_a_query_goes_on_where_no_history_can_be_written(
 
     wait_until(told, seconds=20, what="a history of batch 3")
     assert checkpoint.verify(place).ok
+
+
+class Gate(StreamingQueryListener):
+    """Holds up what Spark tells of batch 1 and of all later ones. Millpond hears of it after."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self.open = threading.Event()
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        pass
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        if event.progress.batchId == 1:
+            self.reached.set()
+            assert self.open.wait(60)
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        pass
+
+
+def test_a_spark_checkpoint_that_is_deleted_after_the_stop_stays_deleted(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """The news of a batch came when its folder was gone, and the history made it again."""
+    query, place, gate = Query(tmp_path), tmp_path / "gone", Gate()
+    streams = spark._jsparkSession.streams()
+    for listener in streams.listListeners():
+        streams.removeListener(listener)
+    # before Millpond's, which the next plan adds again
+    spark.streams.addListener(gate)
+    try:
+        with settings(spark, {f"{_STATE}providerClass": MILLPOND, **query.case.conf}):
+            running = (
+                query.case.build([query.source.stream(spark)])
+                .writeStream.format("noop")
+                .outputMode(query.case.mode)
+                .option("checkpointLocation", str(place))
+                .start()
+            )
+        query.source.add(query.batches[0])
+        wait_for(place, [0])
+        query.source.add(query.batches[1])
+        assert gate.reached.wait(60)
+        running.stop()
+
+        def removed() -> bool:
+            # a heartbeat may come in between
+            shutil.rmtree(place, ignore_errors=True)
+            return not place.exists()
+
+        wait_until(removed, seconds=20, what="no Spark checkpoint")
+        gate.open.set()
+        # the batch of a later query is told after all that was before
+        wait_for(Query(tmp_path / "later").run(spark, range(1)), [0])
+    finally:
+        gate.open.set()
+        spark.streams.removeListener(gate)
+    assert not place.exists()

@@ -82,7 +82,6 @@ private object History extends Logging {
     private var parts = Vector(new Part(0))
     private var hasNews = false
     // guarded by `writing`
-    private var isOurs = false
     private var hasFailed = false
     private var newest = Option.empty[(Int, Path)] // the last file, and its part
 
@@ -106,9 +105,9 @@ private object History extends Logging {
       if (news)
         try {
           val fs = folder.getFileSystem(conf)
-          // the first store makes the folder: a query of another provider gets none
-          if (!isOurs) isOurs = fs.exists(folder.getParent)
-          if (!isOurs) running.remove(run): Unit
+          // The first store makes the folder: a query of another provider gets none. Asked each
+          // time: after the query's end its Spark checkpoint may be gone before the news comes.
+          if (!fs.exists(folder.getParent)) running.remove(run): Unit
           else {
             due.foreach { case (number, lines) => publish(fs, number, lines) }
             synchronized { parts = parts.filter(_.number >= due.last._1) }
