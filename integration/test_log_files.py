@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import stat
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -117,6 +118,40 @@ def test_a_file_that_may_be_written_anew_is_whole_each_time(files: Files) -> Non
 def test_a_cancelled_file_leaves_nothing(files: Files) -> None:
     files.begin("7", b"half").cancel()
     assert files.names() == set()
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_full_disk_keeps_nothing_of_a_file_that_failed(
+    spark: SparkSession, tmp_path: Path, overwrite: bool
+) -> None:
+    """A small text fails only when its file is closed. A cancel afterwards does nothing."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
+    done = subprocess.run(mount, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.skip(f"cannot mount a tmpfs here: {done.stderr.strip()}")
+    try:
+        files = Files(spark, disk, _OURS)
+        with pytest.raises(OSError, match="No space"):
+            (disk / "filler").write_bytes(bytes(1 << 20))
+        for _ in range(3):
+            out = files.begin("x", b"small", overwrite=overwrite)
+            with pytest.raises(Py4JJavaError, match="No space"):
+                out.close()
+            out.cancel()
+        assert files.names() == {"filler"}
+    finally:
+        subprocess.run(["umount", "-l", str(disk)], check=True)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_file_that_cannot_get_its_name_leaves_nothing(files: Files, overwrite: bool) -> None:
+    (files.folder / "7").mkdir()
+    out = files.begin("7", b"text", overwrite=overwrite)
+    with pytest.raises(Py4JJavaError):
+        out.close()
+    assert files.names() == {"7"}
 
 
 def test_sums_of_another_file_are_not_taken_for_its_own(files: Files) -> None:

@@ -138,10 +138,12 @@ private final class DiskFiles(path: Path, conf: Configuration)
     * it. */
   override def renameTempFile(srcPath: Path, dstPath: Path, overwriteIfPossible: Boolean): Unit = {
     val (from, to) = (file(srcPath), file(dstPath))
-    if (overwriteIfPossible) {
-      Files.deleteIfExists(sums(to))
-      Files.move(from, to, ATOMIC_MOVE)
-    } else
+    if (overwriteIfPossible)
+      try {
+        Files.deleteIfExists(sums(to))
+        Files.move(from, to, ATOMIC_MOVE)
+      } catch { case NonFatal(e) => DiskFiles.discard(e, from, sums(from)) }
+    else
       try {
         if (Files.exists(to)) throw new FileAlreadyExistsException(to.toString)
         Files.deleteIfExists(sums(to))
@@ -150,6 +152,7 @@ private final class DiskFiles(path: Path, conf: Configuration)
         case _: FileAlreadyExistsException =>
           delete(srcPath)
           throw new org.apache.hadoop.fs.FileAlreadyExistsException(s"$dstPath exists")
+        case NonFatal(e) => DiskFiles.discard(e, from, sums(from))
       }
     Files.move(sums(from), sums(to), ATOMIC_MOVE)
     if (syncs) Using.resource(FileChannel.open(to.getParent, READ))(_.force(true))
@@ -171,6 +174,15 @@ private final class DiskFiles(path: Path, conf: Configuration)
 private object DiskFiles {
   // as Spark's manager names what it renames later
   private val Unfinished = """\..*\.[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\.tmp""".r
+
+  /** Delete what a writer leaves that failed. A stream whose close failed cannot be cancelled. */
+  def discard(failure: Throwable, files: File*): Nothing = {
+    files.foreach { file =>
+      try Files.deleteIfExists(file)
+      catch { case NonFatal(e) => failure.addSuppressed(e) }
+    }
+    throw failure
+  }
 
   def isUnfinished(path: Path): Boolean = Unfinished.matches(path.getName)
 }
@@ -215,12 +227,14 @@ private final class SummedFile(file: File, sums: File, syncs: Boolean, permitted
   override def close(): Unit = if (open) {
     open = false
     try {
-      out.flush()
-      if (syncs) raw.getChannel.force(true)
-    } finally raw.close()
-    if (inChunk > 0) endChunk()
-    Files.write(sums, summed.toByteArray)
-    permitted(sums)
+      try {
+        out.flush()
+        if (syncs) raw.getChannel.force(true)
+      } finally raw.close()
+      if (inChunk > 0) endChunk()
+      Files.write(sums, summed.toByteArray)
+      permitted(sums)
+    } catch { case NonFatal(e) => DiskFiles.discard(e, file, sums) }
   }
 }
 
