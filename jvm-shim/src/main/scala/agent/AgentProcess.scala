@@ -42,12 +42,7 @@ private final class AgentProcess(process: Process, server: GatewayServer, api: A
     Iterator.iterate(e)(_.getCause).takeWhile(_ != null).take(8).exists(
       _.isInstanceOf[java.net.SocketTimeoutException])
 
-  def kill(): Unit = {
-    process.destroyForcibly()
-    // the task of this thread may be killed
-    try process.waitFor(10, TimeUnit.SECONDS): Unit
-    finally server.shutdown()
-  }
+  def kill(): Unit = AgentProcess.end(process, server)
 }
 
 private object AgentProcess extends Logging {
@@ -88,15 +83,17 @@ private object AgentProcess extends Logging {
       checkVersion(agent, python)
       logInfo(s"the agent (pid ${process.pid}) runs on $python")
       agent
-    } finally
-      if (!done)
-        try
-          if (process != null) {
-            process.destroyForcibly()
-            process.waitFor(10, TimeUnit.SECONDS): Unit
-          }
-        finally server.shutdown()
+    } finally if (!done) end(process, server)
   }
+
+  /** @param process null: it was not started */
+  private def end(process: Process, server: GatewayServer): Unit =
+    try
+      if (process != null) {
+        process.destroyForcibly()
+        process.waitFor(10, TimeUnit.SECONDS): Unit // the task of this thread may be killed
+      }
+    finally server.shutdown()
 
   /** py4j's threads inherit two things from the thread that starts the server. They must be
     * daemons, or the JVM never ends. They load AgentApi by the context class loader, which need not

@@ -138,22 +138,17 @@ private final class DiskFiles(path: Path, conf: Configuration)
     * it. */
   override def renameTempFile(srcPath: Path, dstPath: Path, overwriteIfPossible: Boolean): Unit = {
     val (from, to) = (file(srcPath), file(dstPath))
-    if (overwriteIfPossible)
-      try {
-        Files.deleteIfExists(sums(to))
-        Files.move(from, to, ATOMIC_MOVE)
-      } catch { case NonFatal(e) => DiskFiles.discard(e, from, sums(from)) }
-    else
-      try {
-        if (Files.exists(to)) throw new FileAlreadyExistsException(to.toString)
-        Files.deleteIfExists(sums(to))
-        named(from, to)
-      } catch {
-        case _: FileAlreadyExistsException =>
-          delete(srcPath)
-          throw new org.apache.hadoop.fs.FileAlreadyExistsException(s"$dstPath exists")
-        case NonFatal(e) => DiskFiles.discard(e, from, sums(from))
-      }
+    try {
+      if (!overwriteIfPossible && Files.exists(to))
+        throw new FileAlreadyExistsException(to.toString)
+      Files.deleteIfExists(sums(to))
+      if (overwriteIfPossible) Files.move(from, to, ATOMIC_MOVE) else named(from, to)
+    } catch {
+      case _: FileAlreadyExistsException if !overwriteIfPossible =>
+        delete(srcPath)
+        throw new org.apache.hadoop.fs.FileAlreadyExistsException(s"$dstPath exists")
+      case NonFatal(e) => DiskFiles.discard(e, from, sums(from))
+    }
     Files.move(sums(from), sums(to), ATOMIC_MOVE)
     if (syncs) Using.resource(FileChannel.open(to.getParent, READ))(_.force(true))
   }

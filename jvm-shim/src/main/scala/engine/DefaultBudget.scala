@@ -2,6 +2,8 @@ package org.apache.spark.sql.millpond.engine
 
 import java.lang.management.ManagementFactory
 
+import scala.collection.mutable
+
 import com.sun.management.OperatingSystemMXBean
 
 import org.apache.spark.{SparkConf, SparkEnv}
@@ -13,22 +15,14 @@ import org.apache.spark.sql.millpond.base.{Event, Events, Json, Options}
   * the agent tells whether there is room. This tells the agent what the JVM knows. */
 private object DefaultBudget {
   private val Mib = 1L << 20
-  private var planned = Option.empty[Long]
-  private var checked = Option.empty[Long]
+  private val answers = mutable.Map.empty[Option[Long], Long] // by what the user set
 
   /** The first store asks. Others that open meanwhile need the same answer, and wait for it. */
   def bytes(options: Options): Long = synchronized {
-    options.long("memory.budget").fold(planned.getOrElse {
-      val found = ask(options)
-      planned = Some(found)
-      found
-    }) { budget =>
-      if (!checked.contains(budget)) {
-        checked = Some(budget)
-        // without Spark around it a store is a test of the engine, and may have no agent
-        if (SparkEnv.get != null) ask(options)
-      }
-      budget
+    options.long("memory.budget") match {
+      // without Spark around it a store is a test of the engine, and may have no agent
+      case Some(budget) if SparkEnv.get == null => budget
+      case set => answers.getOrElseUpdate(set, ask(options))
     }
   }
 
