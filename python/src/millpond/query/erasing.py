@@ -83,9 +83,8 @@ def unerased(
 
 
 @contextmanager
-def whole(root: str) -> Iterator[None]:
-    """Let a block that reads the state at `root` be `unerased` from its beginning on."""
-    storage = open_checkpoint(root)
+def whole(storage: Storage, root: str) -> Iterator[None]:
+    """Let a block that reads the state in `storage` be `unerased` from its beginning on."""
     with unerased(storage, root, read_erasures(storage)):
         yield
 
@@ -99,7 +98,8 @@ def whole_read(read: _Read) -> _Read:
 
     @wraps(read)
     def checked(path: str | os.PathLike[str], *args: Any, **kwargs: Any) -> Any:
-        with whole(root_of(path)):
+        root = root_of(path)
+        with whole(open_checkpoint(root), root):
             return read(path, *args, **kwargs)
 
     return cast(_Read, checked)

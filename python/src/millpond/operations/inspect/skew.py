@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from millpond.model.key_groups import KeyGroups
-from millpond.query.erasing import read_erasures, unerased
+from millpond.query.erasing import whole
 from millpond.query.image import Image, OperatorImage
 from millpond.query.row_source import NativeRows
 from millpond.query.whole import checkpoint_image
@@ -86,7 +86,7 @@ def skew(storage: Storage, checkpoint: str, batch: int | None = None) -> SkewRep
     Raises: MillpondError: as `millpond.operations.savepoint.create`; FormatError: the files do not
         say their key groups. ConflictError: ERASE_UNFINISHED: a key was erased meanwhile.
     """
-    with unerased(storage, checkpoint, read_erasures(storage)):
+    with whole(storage, checkpoint):
         return _skew(storage, checkpoint, batch)
 
 

@@ -180,8 +180,9 @@ def diff(
     one, other = batches or (None, None)
     place = root_of(first)
     other_place = place if second is None else root_of(second)
-    with whole(place), whole(other_place):
-        a, b = _side(place, one), _side(other_place, other)
+    storage, other_storage = open_checkpoint(place), open_checkpoint(other_place)
+    with whole(storage, place), whole(other_storage, other_place):
+        a, b = _side(storage, place, one), _side(other_storage, other_place, other)
         return _compared(a, b, place, other_place, rows, progress)
 
 
@@ -306,8 +307,7 @@ def _decoded(a: _Side, b: _Side, family: Family, told: Sequence[Change]) -> list
     return decoded
 
 
-def _side(root: str, batch: int | None) -> _Side:
-    storage = open_checkpoint(root)
+def _side(storage: Storage, root: str, batch: int | None) -> _Side:
     index = _index(storage, root)
     image = (
         checkpoint_image(storage, root, batch) if index is None else savepoint_image(storage, index)
