@@ -117,13 +117,16 @@ def plan_budget(process: Process) -> Budget:
     half = int(room * _SHARE_OF_ROOM)
     budget = process.budget or min(wanted, max(half, _LEAST_BYTES))
     taken = " - ".join(f"{name} {_mib(size)}" for name, size in parts if size)
-    how = "30 % of the heap" if half >= wanted else "half of the room"
-    how = how if half >= budget else "the least"
+    if process.budget is not None:
+        how = "memory.budget"
+    elif half < budget:
+        how = "the least"
+    else:
+        how = "30 % of the heap" if half >= wanted else "half of the room"
     return Budget(
         budget_bytes=budget,
         missing_bytes=max(0, int(budget / _SHARE_OF_ROOM) - room),
-        reason=f"{'memory.budget' if process.budget else how}; limit {_mib(limit)} - {taken}"
-        f" = room {_mib(room)} MiB",
+        reason=f"{how}; limit {_mib(limit)} - {taken} = room {_mib(room)} MiB",
     )
 
 

@@ -124,15 +124,16 @@ def survey(
     _read_operators(storage, result, present | _recorded_operators(storage, result.spark))
     if not foreign:
         _note_missing(result, present)
-    ids = any(
-        version.id
-        for listing in result.stores.values()
-        for version in listing.changelogs | listing.manifests
-    )
     # The commit log decides. Batch 0 may have been tried in the other format before: its files lie
     # beside those of the query.
-    result.spark_format = result.spark.checkpoint_format or (2 if ids else 1)
+    result.spark_format = result.spark.checkpoint_format or _format_of_names(result)
     return result
+
+
+def _format_of_names(result: Survey) -> int:
+    listings = result.stores.values()
+    ids = any(version.id for found in listings for version in found.changelogs | found.manifests)
+    return 2 if ids else 1
 
 
 def _recorded_operators(storage: Storage, spark: SparkMetadata) -> set[int]:

@@ -151,12 +151,9 @@ def given_by_session(session: Any, options: Mapping[str, object] | None = None) 
     """
     if options is None:
         conf = session.conf()
-        named = {name: conf.get(config.PREFIX + name, None) for name in config.BY_NAME}
-        options = {
-            name: value
-            for name, value in named.items()
-            if name.startswith("storage.") and value is not None
-        }
+        names = [name for name in config.BY_NAME if name.startswith("storage.")]
+        named = {name: conf.get(config.PREFIX + name, None) for name in names}
+        options = {name: value for name, value in named.items() if value is not None}
     hadoop = HandedOver()
     access, json_objects = running_class(_ACCESS), running_class(_JSON)
     if access is not None:

@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from importlib.resources import files
 from typing import Any
 
@@ -44,9 +45,12 @@ _SECURITY = {
 
 
 class _Kept:
-    """Values of the last second, by their name: one thread makes each, the others wait for it."""
+    """Values of the last second, by their name: one thread makes each, the others wait for it. It
+    reaches the storages as the maker of this was told to.
+    """
 
     def __init__(self) -> None:
+        self._told = given()
         self._lock = threading.Lock()
         self._making: dict[object, threading.Lock] = {}
         self._values: dict[object, tuple[float, Any]] = {}
@@ -58,7 +62,8 @@ class _Kept:
         with making:
             at, value = self._values.get(name, (0.0, None))
             if name not in self._values or time.monotonic() - at >= _FRESH_S:
-                value = make()
+                with reached_by(self._told):
+                    value = make()
                 self._values[name] = (time.monotonic(), value)
             return value
 
@@ -66,14 +71,12 @@ class _Kept:
 class _Pages:
     def __init__(self, paths: Sequence[str], job: str) -> None:
         self._paths, self._job = paths, job
-        self._told = given()  # other threads answer
         self._kept = _Kept()
         self._known: dict[str, Place] = {}
 
     def places(self) -> list[Place]:
         """Return what is at the paths now. On an object storage that lists all that is there."""
-        with reached_by(self._told):
-            found: list[Place] = self._kept.get("places", lambda: find_places(self._paths))
+        found: list[Place] = self._kept.get("places", lambda: find_places(self._paths))
         self._known = {place.id: place for place in found}
         return found
 
@@ -101,32 +104,34 @@ class _Pages:
         name: object = (place.id, what)
         make: Callable[[], Any]
         if what in _VIEWS:
-            make = lambda: _VIEWS[what](place)  # noqa: E731
+            make = partial(_VIEWS[what], place)
         elif what == "rescale":
             partitions = _number(given.get("partitions", ""))
             name = (place.id, what, partitions)
-            make = lambda: views.rescale(place, partitions)  # noqa: E731
+            make = partial(views.rescale, place, partitions)
         elif what == "jobplan":
-            make = lambda: self._job_plan(place)  # noqa: E731
+            make = partial(self._job_plan, place)
         elif what == "pulse":
-            make = lambda: self.pulse(place)  # noqa: E731
+            make = partial(self.pulse, place)
         elif what == "saved":
-            make = lambda: views.saved(place, self.places())  # noqa: E731
+            make = partial(self._beside_others, views.saved, place)
         elif what == "savepoints":
-            make = lambda: views.savepoints(place, self.places())  # noqa: E731
+            make = partial(self._beside_others, views.savepoints, place)
         elif what == "history":
             last = min(_MOST_BATCHES, _number(given.get("last", str(_MOST_BATCHES))))
             name = (place.id, what, last)
-            make = lambda: views.history(place, last)  # noqa: E731
+            make = partial(views.history, place, last)
         elif what == "store":
             of = _number(given.get("operator", "")), _number(given.get("partition", ""))
             store = given.get("store", "default")
             name = (place.id, what, of, store)
-            make = lambda: views.store(place, *of, store)  # noqa: E731
+            make = partial(views.store, place, *of, store)
         else:
             raise InvalidInputError("no such page", hint=_HINT)
-        with reached_by(self._told):
-            return self._kept.get(name, make)
+        return self._kept.get(name, make)
+
+    def _beside_others(self, view: Callable[[Place, list[Place]], Any], place: Place) -> Any:
+        return view(place, self.places())
 
     def _job_plan(self, place: Place) -> Any:
         if not self._job:
@@ -135,7 +140,7 @@ class _Pages:
                 kind=ErrorKind.INVALID_ARGUMENT,
                 hint="Start `millpond ui` with --job JOB.PY.",
             )
-        return job_plan(place.path, self._job, self._told.options)
+        return job_plan(place.path, self._job, given().options)
 
 
 _VIEWS: dict[str, Callable[[Place], Any]] = {

@@ -193,7 +193,7 @@ def operator_metadata(
     """
     prefix = layout.operator_metadata_v2_prefix(operator)
     named = (layout.parse_batch(info.key[len(prefix) :]) for info in storage.list(prefix))
-    batches = sorted(batch for batch in named if batch is not None)
+    batches = [batch for batch in named if batch is not None]
     newest = max((b for b in batches if b <= committed), default=max(batches, default=None))
     if newest is None:
         return None
