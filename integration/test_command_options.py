@@ -26,6 +26,8 @@ from tests.s3_server import HADOOP, S3Server, environment, s3_server
 
 pytestmark = pytest.mark.spark
 
+_ON_MILLPOND = {"spark.sql.streaming.stateStore.providerClass": MILLPOND}
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[S3Server]:
@@ -79,7 +81,7 @@ def test_the_running_query_says_how(
         },
     }[by]
     conf = {
-        "spark.sql.streaming.stateStore.providerClass": MILLPOND,
+        **_ON_MILLPOND,
         "spark.sql.shuffle.partitions": "2",
         f"{PREFIX}storage.uri": f"s3://{bucket}/states",
         **reach,
@@ -103,6 +105,14 @@ def test_the_running_query_says_how(
     assert index.get("SSEKMSKeyId", "").endswith("the-key") == (by == "fs.s3a")
 
 
+def _counted(spark: SparkSession, tmp_path: Path) -> Run:
+    source, run = Input(tmp_path / "input", EVENTS), Run(tmp_path / "run")
+    source.add(events(("a", 1.0, 1)))
+    frame = source.stream(spark).groupBy("k").count()
+    finish(start(spark, frame, run, output_mode="update", conf=_ON_MILLPOND), run)
+    return run
+
+
 def test_code_of_the_user_reaches_what_it_wants(
     spark: SparkSession, server: S3Server, tmp_path: Path
 ) -> None:
@@ -119,28 +129,18 @@ def test_code_of_the_user_reaches_what_it_wants(
         seen.append(given())
         return rows
 
-    source = Input(tmp_path / "input", EVENTS)
-    source.add(events(("a", 1.0, 1)))
-    run = Run(tmp_path / "run")
-    frame = source.stream(spark).groupBy("k").count()
-    conf = {"spark.sql.streaming.stateStore.providerClass": MILLPOND}
-    finish(start(spark, frame, run, output_mode="update", conf=conf), run)
+    run = _counted(spark, tmp_path)
     options = {"storage.s3.endpoint": server.endpoint}
     saved = f"{root}/saved"
     millpond.savepoint.create(run.checkpoint, saved, options=options)
     millpond.savepoint.edit(saved, f"{root}/edited", function=change, options=options)
-    with settings(spark, conf):
+    with settings(spark, _ON_MILLPOND):
         millpond.savepoint.plan(saved, job, options=options)
     assert seen and set(map(id, seen)) == {id(NOTHING)}
 
 
 def test_where_the_new_state_goes(spark: SparkSession, server: S3Server, tmp_path: Path) -> None:
-    source = Input(tmp_path / "input", EVENTS)
-    source.add(events(("a", 1.0, 1)))
-    run = Run(tmp_path / "run")
-    frame = source.stream(spark).groupBy("k").count()
-    conf = {"spark.sql.streaming.stateStore.providerClass": MILLPOND}
-    finish(start(spark, frame, run, output_mode="update", conf=conf), run)
+    run = _counted(spark, tmp_path)
     place = f"s3://{server.bucket()}/states"
     options = {"storage.s3.endpoint": server.endpoint, "storage.uri": place}
     millpond.fork(run.checkpoint, tmp_path / "forked", options=options)

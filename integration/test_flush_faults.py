@@ -64,6 +64,14 @@ def _append(store: Store, tag: str, expected: dict[int, list[str]]) -> None:
         expected.setdefault(k, []).append(f"{tag} ".ljust(8, "."))
 
 
+def _first(provider: Provider) -> dict[int, list[str]]:
+    """Commit a value of the first of 20 keys. Return the values of all."""
+    store = provider.store(0)
+    store.put([0], ["first..."])
+    store.commit()
+    return {k: [] for k in range(20)} | {0: ["first..."]}
+
+
 @pytest.mark.parametrize("backend", ["rocksdb", "heap"])
 @pytest.mark.parametrize("point", ["flush.write", "flush.ingest", "flush.ingested"])
 def test_lists_hold_each_value_once_after_a_flush_that_failed(
@@ -146,11 +154,7 @@ def test_a_batch_whose_spill_failed_is_not_committed(harness: Harness, checkpoin
 def test_a_batch_that_got_no_room_is_not_committed(harness: Harness, checkpoint: Path) -> None:
     """The call failed when its value was there. A task that tries again would have it twice."""
     provider = _provider(harness, checkpoint, **{"memory.budget": "1m"})
-    expected: dict[int, list[str]] = {k: [] for k in range(20)}
-    store = provider.store(0)
-    store.put([0], ["first..."])
-    expected[0] = ["first..."]
-    store.commit()
+    expected = _first(provider)
     store = provider.store(1)
     harness.arm("flush.write", kind="LOCAL_DISK_FULL")
     with pytest.raises(ProviderError, match="LOCAL_DISK_FULL"):
@@ -179,11 +183,7 @@ def test_a_batch_of_which_memory_alone_refused_a_row_is_not_committed(
     harness: Harness, checkpoint: Path
 ) -> None:
     provider = _provider(harness, checkpoint, "heap", **{"memory.budget": "1m"})
-    expected: dict[int, list[str]] = {k: [] for k in range(20)}
-    store = provider.store(0)
-    store.put([0], ["first..."])
-    expected[0] = ["first..."]
-    store.commit()
+    expected = _first(provider)
     store = provider.store(1)
     with pytest.raises(ProviderError, match="MEMORY_EXHAUSTED"):
         for _ in range(3):
@@ -231,11 +231,7 @@ def test_a_thread_that_outlived_its_task_spoils_no_other_batch(
     harness: Harness, checkpoint: Path
 ) -> None:
     provider = _provider(harness, checkpoint, **{"memory.budget": "1m"})
-    expected: dict[int, list[str]] = {k: [] for k in range(20)}
-    store = provider.store(0)
-    store.put([0], ["first..."])
-    expected[0] = ["first..."]
-    store.commit()
+    expected = _first(provider)
     late = provider.store(1, task="late")
     late.merge([0], ["late...."])
     # Its flush fails when the next attempt has written.

@@ -214,26 +214,19 @@ def test_maintenance_keeps_it_young(harness: Harness, provider: Provider, tmp_pa
     _check(harness, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("points", "last"),
+    [("changelog.write", 3), ("changelog.write changelog.close", 4)],
+    ids=["write", "write-and-close"],
+)
 @pytest.mark.parametrize("provider", ["64m"], ids=["memory"], indirect=True)
 def test_a_disk_that_fails_in_the_batch_does_not_end_it(
-    harness: Harness, provider: Provider, tmp_path: Path
-) -> None:
-    harness.arm("changelog.write", kind="IO", first=3, last=3)
-    store = _change(provider)
-    assert harness.disarm() == 3, "the batch went on to write"
-    assert not _unfinished(tmp_path)
-    assert store.commit().version == 2
-    _check(harness, tmp_path)
-
-
-@pytest.mark.parametrize("provider", ["64m"], ids=["memory"], indirect=True)
-def test_a_file_that_can_be_neither_written_nor_closed_loses_no_row(
-    harness: Harness, provider: Provider, tmp_path: Path
+    harness: Harness, provider: Provider, tmp_path: Path, points: str, last: int
 ) -> None:
     """NFS writes when a file is closed, and says only then that a quota is used up."""
-    harness.arm("changelog.write changelog.close", kind="IO", first=3, last=4)
+    harness.arm(points, kind="IO", first=3, last=last)
     store = _change(provider)
-    assert harness.disarm() == 4, "the batch went on to write"
+    assert harness.disarm() == last, "the batch went on to write"
     assert not _unfinished(tmp_path)
     assert store.commit().version == 2
     _check(harness, tmp_path)

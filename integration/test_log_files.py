@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import stat
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from integration.harness import millponds_own
 from integration.jvm import MILLPOND
 from integration.shapes import named
 from integration.streams import Input, Run, finish, start
+from integration.test_pressure_faults import leave_free, small_disk
 
 pytestmark = [pytest.mark.spark, millponds_own]
 _KEY = "spark.sql.streaming.checkpointFileManagerClass"
@@ -24,6 +24,7 @@ _SPARKS = (
     "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
 )
 _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
+disk = small_disk
 
 
 class Files:
@@ -122,27 +123,16 @@ def test_a_cancelled_file_leaves_nothing(files: Files) -> None:
 
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_a_full_disk_keeps_nothing_of_a_file_that_failed(
-    spark: SparkSession, tmp_path: Path, overwrite: bool
+    spark: SparkSession, disk: Path, overwrite: bool
 ) -> None:
     """A small text fails only when its file is closed. A cancel afterwards does nothing."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=64k", "tmpfs", str(disk)]
-    done = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"cannot mount a tmpfs here: {done.stderr.strip()}")
-    try:
-        files = Files(spark, disk, _OURS)
-        with pytest.raises(OSError, match="No space"):
-            (disk / "filler").write_bytes(bytes(1 << 20))
-        for _ in range(3):
-            out = files.begin("x", b"small", overwrite=overwrite)
-            with pytest.raises(Py4JJavaError, match="No space"):
-                out.close()
-            out.cancel()
-        assert files.names() == {"filler"}
-    finally:
-        subprocess.run(["umount", "-l", str(disk)], check=True)
+    files, ballast = Files(spark, disk, _OURS), leave_free(disk, 0)
+    for _ in range(3):
+        out = files.begin("x", b"small", overwrite=overwrite)
+        with pytest.raises(Py4JJavaError, match="No space"):
+            out.close()
+        out.cancel()
+    assert files.names() == {ballast.name}
 
 
 @pytest.mark.parametrize("overwrite", [False, True])

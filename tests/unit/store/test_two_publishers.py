@@ -90,6 +90,20 @@ def around_put(
     monkeypatch.setattr(LocalStorage, "put_bytes", put)
 
 
+def about_to_publish(make_any: MakeProvider) -> tuple[Provider, Callable[[], None]]:
+    """Return a store whose version 2 waits for its snapshot, and a sweep of all that no manifest
+    names.
+    """
+    a, sweeper = make_any(), make_any()
+    carried_on(opened(a, 0), 1)
+    a.snapshot()
+    swept = VersionId(1, a.id)
+    opened(sweeper, 1, a.id)
+    a.commit()
+    a.flush()
+    return a, lambda: void(sweeper.collect(swept))
+
+
 @pytest.mark.parametrize("killed", [False, True])
 def test_a_late_publisher_leaves_a_manifest_that_others_need(
     make_any: MakeProvider, monkeypatch: pytest.MonkeyPatch, killed: bool
@@ -145,20 +159,13 @@ def test_what_a_publisher_left_that_was_killed_is_replaced(
     make_any: MakeProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It had not yet taken its manifest back, which names SSTs that a sweep has deleted."""
-    a, b, sweeper = make_any(), make_any(), make_any()
-    carried_on(opened(a, 0), 1)
-    a.snapshot()
-    swept = VersionId(1, a.id)
-    opened(sweeper, 1, a.id)
-    a.commit()
-    a.flush()
+    a, sweep = about_to_publish(make_any)
+    b = make_any()
 
     def kill() -> None:
         raise Killed
 
-    around_put(
-        monkeypatch, manifest_name(a), before=lambda: void(sweeper.collect(swept)), after=kill
-    )
+    around_put(monkeypatch, manifest_name(a), before=sweep, after=kill)
     with pytest.raises(Killed):
         a.publish(*a.rocksdb_checkpoint())
     monkeypatch.undo()
@@ -171,18 +178,13 @@ def test_nobody_takes_back_the_manifest_of_another_one(
     make_any: MakeProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It replaced one of which the SSTs are gone, before its publisher saw that."""
-    a, b, sweeper = make_any(), make_any(), make_any()
-    carried_on(opened(a, 0), 1)
-    a.snapshot()
-    swept = VersionId(1, a.id)
-    opened(sweeper, 1, a.id)
-    a.commit()
-    a.flush()
+    a, sweep = about_to_publish(make_any)
+    b = make_any()
     opened(b, 2, a.id)
     around_put(
         monkeypatch,
         manifest_name(a),
-        before=lambda: void(sweeper.collect(swept)),
+        before=sweep,
         after=lambda: void(b.snapshot()),
     )
     with pytest.raises(CallError, match="were collected before"):
