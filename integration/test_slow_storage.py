@@ -77,14 +77,14 @@ class Pond:
             self.waiting.set()
             assert self.release.wait(60)
 
-    def provider(self, partition: int) -> Provider:
+    def provider(self, partition: int, call_timeout_s: int = CALL_TIMEOUT_S) -> Provider:
         conf = short_conf(
             {
                 "minDeltasForSnapshot": 1,
                 "millpond.storage.uri": f"s3://{self.bucket}/states",
                 "millpond.storage.s3.endpoint": self.server.endpoint,
                 "millpond.storage.cache.size": "0",
-                "millpond.agent.callTimeoutMs": CALL_TIMEOUT_S * 1000,
+                "millpond.agent.callTimeoutMs": call_timeout_s * 1000,
             }
         ) | {"spark.sql.shuffle.partitions": "2"}
         return self.harness.open(
@@ -172,6 +172,44 @@ def test_slow_calls_hold_up_no_other_store(pond: Pond) -> None:
     assert pond.agent() == agent, "the shim killed the agent for a slow call"
     assert max(count for key, count in pond.asked.items() if key.startswith("GET")) == 1
     slow.close()
+    quick.close()
+
+
+def test_a_session_with_more_patience_than_the_one_that_started_the_agent(pond: Pond) -> None:
+    """The first one's connections wait for one second. The agent must say "not done yet" sooner."""
+    first, expected = filled(pond)
+    first.close()
+    pond.hold("GET")
+    agent = pond.agent()
+    patient = pond.provider(0, call_timeout_s=60)
+    store = Store(patient, "patient")
+    restore = pond.harness.begin("get_store", p=patient.name, s=store.name, version=SNAPSHOTS + 1)
+    assert pond.waiting.wait(60)
+    quick = pond.provider(1)
+    pond.work_until_it_is_late(quick, 0)
+    pond.release.set()
+    pond.harness.join(restore)
+    assert rows(store) == expected
+    store.abort()
+    assert pond.agent() == agent, "the shim killed the agent for a call that was at work"
+    patient.close()
+    quick.close()
+
+
+def test_an_error_of_the_connection_has_no_word_of_the_request(pond: Pond) -> None:
+    """A request has the keys of the storage. Spark writes an error into logs and pages."""
+    quick = pond.provider(1)
+    quick.store(0).abort()
+    agent = pond.agent()
+    os.kill(agent, signal.SIGSTOP)
+    told = pond.harness.call("ask_once", request='{"of": "a-secret-of-the-user"}')
+    os.kill(agent, signal.SIGCONT)
+    assert "SocketTimeoutException" in told
+    assert "a-secret-of-the-user" not in told
+    os.kill(agent, signal.SIGKILL)
+    wait_until(lambda: not pond.harness.call("agent_runs"), seconds=60, what="the agent's end")
+    assert "no connection to the agent" in pond.harness.call("ask_once", request="{}")
+    assert "a-secret-of-the-user" not in pond.harness.log_path.read_text()
     quick.close()
 
 

@@ -17,7 +17,7 @@ import py4j.Py4JNetworkException
 import org.apache.spark.sql.catalyst.expressions.CodegenObjectFactoryMode
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.millpond.MillpondStateStoreProvider
-import org.apache.spark.sql.millpond.base.{AgentLink, LocalDirs, MillpondError, Seams}
+import org.apache.spark.sql.millpond.base.{AgentLink, AgentSettings, LocalDirs, MillpondError, Seams}
 import org.apache.spark.sql.millpond.memory.MemoryBudget
 import org.apache.spark.sql.millpond.provider.MillpondReading
 
@@ -142,6 +142,7 @@ object Simulation {
 
   private object Link extends AgentLink {
     override def pid: Long = -1L
+    override def waitMs: Int = AgentSettings.LongestWaitMs
 
     override def call(method: String, request: String): String = {
       val a = mine.get
@@ -160,9 +161,6 @@ object Simulation {
       reply.get("answer").asText
     }
 
-    override def timedOut(e: Throwable): Boolean =
-      Iterator.iterate(e)(_.getCause).takeWhile(_ != null).take(8).exists(
-        _.isInstanceOf[java.net.SocketTimeoutException])
     override def kill(): Unit = {
       ask(message("agent_kill", mine.get).put("owner", ownerOf(mine.get)))
       ()

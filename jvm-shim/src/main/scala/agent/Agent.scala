@@ -1,5 +1,6 @@
 package org.apache.spark.sql.millpond.agent
 
+import java.net.SocketTimeoutException
 import java.util.concurrent.atomic.AtomicLong
 
 import scala.util.control.NonFatal
@@ -42,20 +43,21 @@ object Agent extends Logging {
   /** The answer's `ok` part; its `error` part is thrown as [[MillpondException]]. */
   def call(method: String, request: ObjectNode, settings: AgentSettings): JsonNode = {
     val start = System.nanoTime
-    request.put("ticket", tickets.incrementAndGet().toString).put("wait_ms", settings.waitMs)
-    try answer(method, ask(method, Json.text(request), settings))
+    request.put("ticket", tickets.incrementAndGet().toString)
+    try answer(method, ask(method, request, settings))
     finally { spentNs.get.addAndGet(System.nanoTime - start); () }
   }
 
   /** Start the agent unless it runs. */
   def ready(settings: AgentSettings): Unit = { current(settings); () }
 
-  private def ask(method: String, request: String, settings: AgentSettings): JsonNode = {
+  private def ask(method: String, request: ObjectNode, settings: AgentSettings): JsonNode = {
     var failures = 0
     while (true) {
       val link = current(settings)
       try {
-        val node = Json.parse(link.call(method, request))
+        request.put("wait_ms", link.waitMs)
+        val node = Json.parse(link.call(method, Json.text(request)))
         if (!node.has("pending")) return node
         failures = 0
         Seams.at("agent.pending")
@@ -63,7 +65,7 @@ object Agent extends Logging {
       } catch {
         case e: Py4JNetworkException =>
           failures += 1
-          val timedOut = link.timedOut(e)
+          val timedOut = e.getCause.isInstanceOf[SocketTimeoutException]
           val isLast = failures == Attempts
           // kill an agent that does not answer: its late writes could come after
           // those of the next attempt

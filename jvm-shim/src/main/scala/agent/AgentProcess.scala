@@ -19,30 +19,39 @@ import org.apache.spark.sql.millpond.base.{
 }
 
 private final class AgentProcess(process: Process, server: GatewayServer, api: AgentCalls,
-    tail: OutputTail) extends AgentLink {
+    tail: OutputTail, settings: AgentSettings) extends AgentLink {
+  /** The process lives on for a moment after its kill. */
+  @volatile private var isKilled = false
+
   def pid: Long = process.pid
-  def isAlive: Boolean = process.isAlive
+  def waitMs: Int = settings.waitMs
+  def isAlive: Boolean = !isKilled && process.isAlive
 
   def call(method: String, request: String): String =
     try api.call(method, request)
     catch {
-      case e: Py4JNetworkException => throw e
-      case e: Py4JException if !process.isAlive || isNetwork(e) =>
-        throw new Py4JNetworkException(e.getMessage, e)
-      case e: Py4JException =>
+      case e: Py4JException if isAlive && isRaisedByPython(e) =>
         throw MillpondError.internal(
           s"the agent failed in '$method': ${e.getMessage}\n${tail.text}", e)
+      case e: Py4JException => throw lost(e)
     }
 
-  private def isNetwork(e: Throwable): Boolean =
-    Iterator.iterate(e)(_.getCause).takeWhile(_ != null).take(8).exists(c =>
-      c.isInstanceOf[java.io.IOException] || c.isInstanceOf[Py4JNetworkException])
+  /** Leaves py4j's own errors out: they quote the request, which has the keys of the storage. */
+  private def lost(e: Py4JException): Py4JNetworkException = {
+    val cause = Iterator.iterate[Throwable](e)(_.getCause).takeWhile(_ != null).take(8)
+      .find(c => !c.isInstanceOf[Py4JException])
+    new Py4JNetworkException(cause.fold("no connection to the agent")(_.toString), cause.orNull)
+  }
 
-  def timedOut(e: Throwable): Boolean =
-    Iterator.iterate(e)(_.getCause).takeWhile(_ != null).take(8).exists(
-      _.isInstanceOf[java.net.SocketTimeoutException])
+  /** All else is about the connection, often without a cause: "Cannot obtain a new communication
+    * channel". py4j has no class of its own for it. */
+  private def isRaisedByPython(e: Py4JException): Boolean =
+    e.getMessage != null && e.getMessage.startsWith("An exception was raised by the Python Proxy")
 
-  def kill(): Unit = AgentProcess.end(process, server)
+  def kill(): Unit = {
+    isKilled = true
+    AgentProcess.end(process, server)
+  }
 }
 
 private object AgentProcess extends Logging {
@@ -79,7 +88,7 @@ private object AgentProcess extends Logging {
       } catch { case _: java.io.IOException => () } // it died at once: awaitRegistration says why
       val api = awaitRegistration(registered, process, tail, python, settings.startTimeoutMs)
       done = true
-      val agent = new AgentProcess(process, server, api, tail)
+      val agent = new AgentProcess(process, server, api, tail, settings)
       checkVersion(agent, python)
       logInfo(s"the agent (pid ${process.pid}) runs on $python")
       agent

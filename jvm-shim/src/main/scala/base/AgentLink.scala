@@ -14,9 +14,11 @@ private[millpond] object AgentSettings {
 /** What a call needs of an agent. */
 private[millpond] trait AgentLink {
   def pid: Long
-  /** The answer's text. Fails with Py4JNetworkException if the agent is gone or did
-    * not answer in time. */
+  /** How long the agent may work at a call before it answers "not done yet". Who started the agent
+    * has set how long its connections wait, and others may ask it. */
+  def waitMs: Int
+  /** The answer's text. Fails with Py4JNetworkException if the agent is gone; if it did not answer
+    * in time, the cause is a SocketTimeoutException. No error has a word of the request. */
   def call(method: String, request: String): String
-  def timedOut(e: Throwable): Boolean
   def kill(): Unit
 }

@@ -451,6 +451,8 @@ object ProviderHarness {
     case "disarm" => nodes.numberNode(Faults.disarm())
     case "agent_runs" => nodes.booleanNode(Agents.isRunning)
     case "end_killed" => Agents.endKilled(); nodes.nullNode
+    case "ask_once" => nodes.textNode(Agents.askOnce(text(c, "request")))
+    case "agent_lingers" => Agents.linger(); nodes.nullNode
     case "ask_killed" => nodes.numberNode(Agents.askKilled(c.get("tasks").intValue))
     case "pid" => nodes.numberNode(ProcessHandle.current.pid)
     case other => throw new IllegalArgumentException(s"command $other")
