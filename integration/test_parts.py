@@ -1,13 +1,14 @@
 """Random operations on each part of the shim, compared with a plain model by `Parts.scala`.
 
-`MILLPOND_PARTS_SEEDS=5000` runs more seeds. `MILLPOND_PARTS_FIRST=17` begins with that seed. A
-failure prints its seed.
+`MILLPOND_PARTS_SEEDS=5000` runs more seeds in the deep tests. `MILLPOND_PARTS_FIRST=17` begins with
+that seed. A failure prints its part and its seed.
 """
 
 from __future__ import annotations
 
 import os
 import subprocess
+from collections.abc import Mapping
 
 import pytest
 
@@ -16,6 +17,7 @@ from integration.jvm import compile_parts, java_command, millpond_jar
 _MAIN = "org.apache.spark.sql.millpond.testing.Parts"
 # The number of seeds of each part in `make test`, and in all: the deep tests have the others.
 _SEEDS = {
+    "native-heap": (1, 2),  # first: it weighs the process
     "table": (10, 2000),
     "arena": (10, 500),
     "sorted-index": (20, 500),
@@ -40,33 +42,36 @@ _SEEDS = {
     "large-value": (3, 30),
     "many-blocks": (2, 6),
     "single-reads": (10, 400),
-    "native-heap": (1, 2),
     "map-reads": (100, 1000),
     "options": (300, 3000),
     "shares": (50, 1000),
 }
 
 
-@pytest.mark.parametrize("part", _SEEDS)
-def test_part(part: str) -> None:
-    few, _ = _SEEDS[part]
-    _try(part, 0, few)
+def test_each_part() -> None:
+    """In one JVM: to start one takes longer than most parts."""
+    _try({part: (0, few) for part, (few, _) in _SEEDS.items()})
 
 
 @pytest.mark.deep
 @pytest.mark.parametrize("part", _SEEDS)
 def test_more_of_a_part(part: str) -> None:
     few, all_of_them = _SEEDS[part]
-    _try(part, few, all_of_them - few)
+    seeds = int(os.environ.get("MILLPOND_PARTS_SEEDS", all_of_them - few))
+    _try({part: (int(os.environ.get("MILLPOND_PARTS_FIRST", few)), seeds)})
 
 
-def _try(part: str, first: int, seeds: int) -> None:
+def _try(parts: Mapping[str, tuple[int, int]]) -> None:
+    """Run each of `parts` with so many seeds, from the first on."""
     classes, jar = compile_parts(), millpond_jar()
     assert jar is not None
-    seeds = int(os.environ.get("MILLPOND_PARTS_SEEDS", seeds))
-    first = int(os.environ.get("MILLPOND_PARTS_FIRST", first))
-    arguments = [str(first), str(seeds), part]
+    arguments = [
+        argument
+        for part, (first, seeds) in parts.items()
+        for argument in (part, str(first), str(seeds))
+    ]
     command = java_command(_MAIN, arguments, classpath=[classes, jar], heap="512m")
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.stdout[-20000:]}\n{done.stderr[-5000:]}"
-    assert f"{part}: {seeds} seeds" in done.stdout
+    for part, (_, seeds) in parts.items():
+        assert f"{part}: {seeds} seeds" in done.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -12,23 +13,26 @@ import millpond
 PACKAGE = Path(millpond.__file__).parent
 
 
-def importers(package: str) -> set[str]:
-    """Return the modules of Millpond that import `package`, as paths below the package.
+@cache
+def imported() -> dict[str, set[str]]:
+    """Return the packages that each module of Millpond imports, by its path below the package.
 
     Imports in functions count too.
     """
-    found = set()
+    found: dict[str, set[str]] = {}
     for path in PACKAGE.rglob("*.py"):
+        packages = found.setdefault(path.relative_to(PACKAGE).as_posix(), set())
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Import):
-                names = [alias.name for alias in node.names]
+                packages.update(alias.name.split(".")[0] for alias in node.names)
             elif isinstance(node, ast.ImportFrom) and node.level == 0:
-                names = [node.module or ""]
-            else:
-                continue
-            if any(name.split(".")[0] == package for name in names):
-                found.add(path.relative_to(PACKAGE).as_posix())
+                packages.add((node.module or "").split(".")[0])
     return found
+
+
+def importers(package: str) -> set[str]:
+    """Return the modules of Millpond that import `package`, as paths below the package."""
+    return {module for module, packages in imported().items() if package in packages}
 
 
 @pytest.mark.parametrize(

@@ -122,9 +122,9 @@ object Trial {
     else Some(new RocksDBException("IO error: No space left on device: as the test wants it"))
 }
 
-/** Arguments: the first seed, the number of seeds, the part. Runs every seed without a failure, and
-  * then with a failure of every call that may fail. Prints the first sequence that goes
-  * wrong, and ends with exit code 1. */
+/** Arguments, for each part to run: its name, the first seed, the number of seeds. Runs every seed
+  * without a failure, and then with a failure of every call that may fail. Prints the first sequence
+  * that goes wrong, and ends with exit code 1. */
 object Parts {
   private val parts: Seq[Part] = Seq(TablePart, ArenaPart, SortedIndexPart, KeySortPart, BlockPart,
     ChangelogPart, DiskTierPart, FlushPart, ComposedPart, KeyFilterPart,
@@ -132,8 +132,10 @@ object Parts {
     ClockPart, WarmUpPart, LocalDirsPart, LargeValuePart, SharesPart, ManyBlocksPart,
     SingleReadsPart, NativeHeapPart, HeapPart, UnloadedPart, ReliefPart)
 
-  def main(args: Array[String]): Unit = {
-    val (first, seeds, name) = (args(0).toLong, args(1).toInt, args(2))
+  def main(args: Array[String]): Unit =
+    args.grouped(3).foreach { of => run(of(0), of(1).toLong, of(2).toInt) }
+
+  private def run(name: String, first: Long, seeds: Int): Unit = {
     val part =
       parts.find(_.name == name).getOrElse(throw new IllegalArgumentException(s"part $name"))
     val started = System.nanoTime
