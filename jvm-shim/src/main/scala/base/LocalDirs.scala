@@ -21,11 +21,17 @@ object LocalDirs {
   private val lockName = "owner.lock"
   private var lock: FileChannel = null // guarded by this. Held until the JVM ends
   private var configured: Option[String] = None // guarded by this, as `root` is while it is made
+
+  /** Say where `root` is, unless it is made. It is made at once: somebody else's failure would take
+    * the setting back before it is used. */
   def configure(localDir: Option[String]): Unit = if (localDir.isDefined && runsTasks) {
     refuse(localDir, "[A-Za-z][A-Za-z0-9+.-]+:/.*", "a URI", "a folder")
     // Spark's own local directories are a list. As one path it names a folder of the root disk.
     refuse(localDir, ".*,\\s*/.*", "a list", "one folder")
-    synchronized { configured = localDir }
+    synchronized {
+      configured = localDir
+      root: Unit
+    }
   }
 
   private def refuse(localDir: Option[String], pattern: String, is: String, wanted: String): Unit =

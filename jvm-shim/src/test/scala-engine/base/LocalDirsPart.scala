@@ -4,10 +4,13 @@ import java.io.{File, FileOutputStream, IOException}
 import java.nio.file.Files
 import java.util.concurrent.CountDownLatch
 
+import scala.util.Try
+
 import org.apache.spark.sql.millpond.testing.{Part, Trial}
 
 /** A folder goes although somebody still writes into it, who finds out. Links go, what they lead to
-  * stays. A JVM's own folder goes with its lock last, whatever happens meanwhile. */
+  * stays. A JVM's own folder goes with its lock last, whatever happens meanwhile. No query gets
+  * another folder than the one it names. */
 object LocalDirsPart extends Part {
   override val name = "local-dirs"
   private val PatienceMs = 20000L
@@ -17,7 +20,20 @@ object LocalDirsPart extends Part {
 
   override def run(trial: Trial): Unit = {
     endRoot(trial)
-    if (trial.failAt == 0) deleteFolder(trial)
+    if (trial.failAt == 0) {
+      deleteFolder(trial)
+      nameNoFolder(trial)
+    }
+  }
+
+  /** Two queries name a folder that cannot be made, before either needs it: both must fail. */
+  private def nameNoFolder(trial: Trial): Unit = {
+    val file = Files.createTempFile("millpond-local-dirs", "")
+    try {
+      val named = Seq.fill(2)(Try(LocalDirs.configure(Some(file.toString))))
+      val used = named.map(_.flatMap(_ => Try(LocalDirs.root)))
+      used.foreach(root => trial.check(root.isFailure, s"a query got $root"))
+    } finally Files.delete(file)
   }
 
   private def deleteFolder(trial: Trial): Unit = {
