@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
 
@@ -100,6 +101,21 @@ import os
 os._exit(main())
 """
 
+# An agent that holds each call, so that the next one needs one more connection. It has no file left
+# for the second one.
+WITHOUT_FILES = f"""
+import errno, socket, threading
+from millpond.agent.service import AgentService
+AgentService.handle = lambda *_: threading.Event().wait()
+accept, accepted = socket.socket.accept, []
+def limited(server):
+    accepted.append(server)
+    if len(accepted) == 2:
+        raise OSError(errno.EMFILE, "Too many open files")
+    return accept(server)
+socket.socket.accept = limited
+{AGENT}"""
+
 
 def wait_until(condition: Callable[[], bool], seconds: float) -> bool:
     deadline = time.monotonic() + seconds
@@ -133,7 +149,9 @@ def classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class TinyJvm:
     """A JVM that runs one agent."""
 
-    def __init__(self, classes: Path, local_root: Path, stderr: IO[bytes]) -> None:
+    def __init__(
+        self, classes: Path, local_root: Path, stderr: IO[bytes], agent: str = AGENT
+    ) -> None:
         py4j = next(JARS.glob("py4j-*.jar"))
         command = [
             "java",
@@ -148,7 +166,7 @@ class TinyJvm:
             "MILLPOND_LOG": "INFO",
         }
         self.process = subprocess.Popen(
-            [*command, sys.executable, AGENT, str(local_root)],
+            [*command, sys.executable, agent, str(local_root)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=stderr,
@@ -163,21 +181,32 @@ class TinyJvm:
         assert self.process.stdout is not None
         return self.process.stdout.readline().strip()
 
-    def tell(self, line: str) -> str:
+    def say(self, line: str) -> None:
         assert self.process.stdin is not None
         self.process.stdin.write(line + "\n")
         self.process.stdin.flush()
+
+    def tell(self, line: str) -> str:
+        self.say(line)
         return self.read()
+
+
+@contextmanager
+def tiny_jvm(classes: Path, tmp_path: Path, agent: str = AGENT) -> Iterator[TinyJvm]:
+    with (tmp_path / "stderr").open("wb") as stderr:
+        tiny = TinyJvm(classes, tmp_path / "none" / "millpond-x", stderr, agent)
+        try:
+            yield tiny
+        finally:
+            tiny.process.kill()
+            tiny.process.wait()
+        assert wait_until(lambda: not is_alive(tiny.agent_pid), 10)
 
 
 @pytest.fixture
 def jvm(classes: Path, tmp_path: Path) -> Iterator[TinyJvm]:
-    with (tmp_path / "stderr").open("wb") as stderr:
-        tiny = TinyJvm(classes, tmp_path / "none" / "millpond-x", stderr)
+    with tiny_jvm(classes, tmp_path) as tiny:
         yield tiny
-        tiny.process.kill()
-        tiny.process.wait()
-        assert wait_until(lambda: not is_alive(tiny.agent_pid), 10)
 
 
 @pytest.mark.spark
@@ -232,6 +261,15 @@ def test_the_agent_dies_with_the_jvm(jvm: TinyJvm) -> None:
 @pytest.mark.spark
 def test_the_end_of_stdin_is_the_order_to_exit(jvm: TinyJvm) -> None:
     assert jvm.tell("closestdin") == "0"
+
+
+@pytest.mark.spark
+def test_an_agent_that_takes_no_more_connections_ends(classes: Path, tmp_path: Path) -> None:
+    """It lived on, and each call that needed one more connection waited in vain."""
+    with tiny_jvm(classes, tmp_path, WITHOUT_FILES) as jvm:
+        jvm.say("load 2 1")
+        assert wait_until(lambda: not is_alive(jvm.agent_pid), 20), "the agent hears nobody"
+    assert "Too many open files" in (tmp_path / "stderr").read_text()
 
 
 def start_agent(line: str, *, close: bool = False) -> subprocess.Popen[str]:

@@ -16,6 +16,7 @@ from typing import Any, NoReturn, TextIO
 
 EXIT_NO_PARAMETERS = 64
 EXIT_NO_LINK = 69
+EXIT_DEAF = 71
 
 log = logging.getLogger("millpond.agent")
 
@@ -23,7 +24,8 @@ log = logging.getLogger("millpond.agent")
 def main(stdin: TextIO | None = None) -> int:
     """Run the agent until the JVM is gone.
 
-    Returns: an exit code, only if the agent could not be set up.
+    Returns: an exit code, only if the agent could not be set up, or if the JVM cannot open one more
+        connection to it. Then the JVM starts another agent, and makes its calls again.
     """
     stdin = sys.stdin if stdin is None else stdin
     logging.basicConfig(
@@ -50,9 +52,14 @@ def main(stdin: TextIO | None = None) -> int:
 
     local_root = parameters.get("local_root")
     service = AgentService(local_root=local_root)
+    deaf = threading.Event()
     try:
         gateway.connect(
-            service, port=parameters["port"], token=parameters["token"], use_files=hadoop.use
+            service,
+            port=parameters["port"],
+            token=parameters["token"],
+            on_deaf=deaf.set,
+            use_files=hadoop.use,
         )
     except gateway.LinkError as error:
         print(f"millpond agent: {error}", file=sys.stderr, flush=True)
@@ -69,8 +76,8 @@ def main(stdin: TextIO | None = None) -> int:
         threading.Thread(
             target=look, args=(local_root,), name="millpond-local-disk", daemon=True
         ).start()
-    threading.Event().wait()
-    return 0
+    deaf.wait()
+    return EXIT_DEAF
 
 
 def _parameters(line: str) -> dict[str, Any]:

@@ -58,12 +58,15 @@ def connect(
     *,
     port: int,
     token: str,
+    on_deaf: Callable[[], None],
     interface: str = AGENT_INTERFACE,
     use_files: Callable[[Callable[[str, str], str]], None] | None = None,
 ) -> Any:
     """Connect to the JVM's gateway at loopback `port` and register `handler` there.
 
     Args:
+        on_deaf: is called if the callback server stops, as py4j's does at the first connection that
+            it cannot serve. Its port stays open, so the JVM would wait there for an answer.
         interface: name of the JVM interface to implement; tests bring their own.
         use_files: is called before the first call comes, with the function that asks the JVM to
             move files (`storage.hadoop`).
@@ -79,7 +82,15 @@ def connect(
     def on_started(sender: Any = None, **_: Any) -> None:
         started.set()
 
+    def on_error(sender: Any = None, error: BaseException | None = None, **_: Any) -> None:
+        log.error("the JVM cannot open one more connection: %r", error)
+
+    def on_stopped(sender: Any = None, **_: Any) -> None:
+        on_deaf()
+
     java_gateway.server_started.connect(on_started)
+    java_gateway.server_connection_error.connect(on_error)
+    java_gateway.server_stopped.connect(on_stopped)
     try:
         gateway = java_gateway.JavaGateway(
             gateway_parameters=java_gateway.GatewayParameters(
