@@ -81,6 +81,39 @@ def test_two_attempts_of_one_version(scene: Scene) -> None:
     other.close()
 
 
+def test_a_message_that_waited_until_the_commit(scene: Scene, server: S3Server) -> None:
+    """Messages of all stores go out one by one. The commit sends the file: nobody else begins to.
+
+    The first message of a run waits for the owner of the state. Behind it wait one of the store
+    that commits, and another one of the first, which shows that all before it were sent.
+    """
+    rival = scene.open(scene.harness)
+    waits, go_on = threading.Event(), threading.Event()
+
+    def hold(request: Request) -> None:
+        if request.path.endswith("/owner.json"):
+            waits.set()
+            assert go_on.wait(60)
+        elif request.operation == "COMPLETE":
+            before = scene.parts()
+            go_on.set()
+            scene.sent(before + PARTS)
+
+    with server.faults(hold):
+        first = rival.store(1, scene.first.id)
+        first.put_numbered(Numbered(20_000, "rival", 400))
+        assert waits.wait(60)
+        store = scene.batch()
+        first.put_numbered(Numbered(80_000, "rival", 400, first=20_000))
+        done = store.commit()
+    first.abort()
+    scene.all_end()
+    begun = [request.path for request in server.log if request.operation == "CREATE"]
+    assert len([path for path in begun if str(done.id) in path]) == 1
+    scene.check(done.id)
+    rival.close()
+
+
 @pytest.mark.parametrize("operation", quick_first(["CREATE", "PART"]))
 def test_a_server_that_fails_in_the_batch(scene: Scene, server: S3Server, operation: str) -> None:
     with server.faults(lambda r: Fault(403, "AccessDenied") if r.operation == operation else None):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import threading
 import uuid
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +63,13 @@ class Agents:
 
     def unfinished(self) -> int:
         return len(self.s3._client.call("ListMultipartUploads", "").get("Uploads", ()))
+
+    def all_sent(self) -> None:
+        """Wait until all that was to be sent before a commit is sent."""
+        ahead = self.s3._ahead
+        # A thread comes to the barrier when it has done what was asked of it before.
+        barrier = threading.Barrier(ahead._workers)
+        ahead.run([partial(barrier.wait, 30)] * ahead._workers)
 
     def changelog(self, provider: Provider, version: VersionId) -> bytes:
         return self.s3.read(layout.changelog_key(provider.store, version, 2))
@@ -184,6 +193,20 @@ def test_a_message_that_comes_after_the_commit(agents: Agents, server: S3Server)
     provider.call("changelog_ended", staged=staged)
     wait_until(lambda: agents.unfinished() == 0, seconds=30, what="the end")
     assert agents.changelog(provider, VersionId(1, id)) == Path(staged).read_bytes()
+
+
+def test_a_message_that_comes_while_the_commit_sends(agents: Agents, server: S3Server) -> None:
+    """It was under way when the commit took the upload, and began another one for nothing."""
+    provider, id = agents.provider(), new_id()
+    staged = stage(provider, id)
+    assert grew(provider, id, staged)
+    wait_until(lambda: server.counts["PART"] == 9, seconds=30, what="the parts")
+    publish(provider, id, staged)
+    assert grew(provider, id, staged)
+    agents.all_sent()
+    assert server.counts["CREATE"] == 1
+    provider.call("changelog_ended", staged=staged)
+    assert not provider.service._growing._puts, "the agent remembers a batch that has ended"
 
 
 def test_a_message_that_comes_after_the_end_of_the_store(agents: Agents, server: S3Server) -> None:

@@ -20,7 +20,8 @@ class GrowingChangelogs:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._puts: dict[str, GrowingPut] = {}  # by path of the staged file
+        # By path of the staged file. None: the commit has taken it.
+        self._puts: dict[str, GrowingPut | None] = {}
 
     def grown(
         self,
@@ -46,23 +47,31 @@ class GrowingChangelogs:
         if context.directory is not None or context.spark_format == 1:
             return False
         with self._lock:
-            put = self._puts.get(staged)
-            if put is None:
+            if staged not in self._puts:
                 key = layout.changelog_key(context.store, version, context.spark_format)
-                put = begin_growing(context.storage, key, staged, fixed_from)
-                if put is None:
+                begun = begin_growing(context.storage, key, staged, fixed_from)
+                if begun is None:
                     return False
-                self._puts[staged] = put
-        put.grown(size_bytes)
+                self._puts[staged] = begun
+            put = self._puts[staged]
+        if put is not None:
+            put.grown(size_bytes)
         return True
 
     def take(self, staged: str) -> GrowingPut | None:
-        """Return the put of a file that is complete: the caller ends it. None: there is none."""
+        """Return the put of a file that is complete: the caller ends it. None: there is none.
+
+        Until `drop`, no other put of this file begins: a call of `grown` may be under way.
+        """
         with self._lock:
-            return self._puts.pop(staged, None)
+            put = self._puts.get(staged)
+            if put is not None:
+                self._puts[staged] = None
+            return put
 
     def drop(self, staged: str) -> None:
         """The batch has ended. If its commit did not take the put, throw it away."""
-        put = self.take(staged)
+        with self._lock:
+            put = self._puts.pop(staged, None)
         if put is not None:
             put.abandon()

@@ -134,6 +134,7 @@ private[engine] final class BatchLog(engine: StoreEngine) extends Logging {
           log.finish(header(version, id), toldAgain > 0 || spilled || multi)
         }
         writer = null
+        if (upload != null) upload.completed()
         done = true
         WrittenChangelog(log.file, bytes, log.rawBytes, spilledBlocks, spilledBytes, aheadNs)
       } finally if (!done) unpublished()

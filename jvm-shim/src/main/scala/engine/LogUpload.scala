@@ -24,6 +24,7 @@ private[engine] final class LogUpload(context: StoreContext, file: File, fixedFr
   private val leastBytes = context.options.long("storage.s3.multipartThreshold").get
   private var told = 0L // size of the file that the agent knows, or soon will
   @volatile private var size = 0L
+  @volatile private var complete = false
   @volatile private var ended = false
   private val waits = new AtomicBoolean // to be told
 
@@ -36,6 +37,9 @@ private[engine] final class LogUpload(context: StoreContext, file: File, fixedFr
       if (waits.compareAndSet(false, true)) pool.execute(() => tell())
     }
 
+  /** The file is complete. The commit sends what is left, and nobody else begins to. */
+  def completed(): Unit = complete = true
+
   /** The batch is committed or taken back. If its commit did not use what was sent, it goes. */
   def end(): Unit = if (!ended) {
     ended = true
@@ -45,7 +49,7 @@ private[engine] final class LogUpload(context: StoreContext, file: File, fixedFr
 
   private def tell(): Unit = {
     waits.set(false)
-    if (!ended) {
+    if (!complete && !ended) {
       val answer = ask("changelog_grew")(_.put("version", version).put("id", id)
         .put("fixed_from", fixedFrom).put("bytes", size))
       if (answer.exists(!_.get("sends").asBoolean)) context.sendsAhead = false
