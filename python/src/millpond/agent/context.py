@@ -181,6 +181,7 @@ class StoreContext:
             self.spark_format,
             local_dir=local_dir,
             parallel=self.checkpoint.parallel,
+            check_wanted=check_wanted(),
         )
 
     @property

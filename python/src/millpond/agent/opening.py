@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from millpond.agent.changelogs import make_directory
 from millpond.agent.context import StoreContext
+from millpond.agent.pending import check_wanted
 from millpond.agent.query_setting import (
     Setting,
     partitions_changed,
@@ -219,10 +220,12 @@ def _fetch(
     """
     changelogs: list[dict[str, object]] = []
     total_bytes = 0
+    still_wanted = check_wanted()
     for header in headers:
         info = files.changelog_info(header.version_id)
         path = context.storage.local_path(info.key) or files.local_copy(header.version_id)
         if path is None:
+            still_wanted()
             path = os.path.join(local_dir, info.key.rpartition("/")[2])
             context.storage.get_to_file(info.key, path)
         total_bytes += info.size_bytes

@@ -43,6 +43,8 @@ class UnlistedFiles(StoreFiles):
         parallel: fetches all files that one header names, side by side.
         most: if a header names more changelogs that are not fetched yet, a listing pays: there may
             be a newer snapshot. None: it never does.
+        check_wanted: is called before each changelog is fetched; raises if nobody wants it any
+            more.
     """
 
     def __init__(
@@ -54,11 +56,13 @@ class UnlistedFiles(StoreFiles):
         local_dir: str,
         parallel: Parallel,
         most: int | None = None,
+        check_wanted: Callable[[], None] = lambda: None,
     ) -> None:
         super().__init__(storage, store, spark_format)
         self._local_dir = local_dir
         self._parallel = parallel
         self._most = most
+        self._check_wanted = check_wanted
         # Name of the changelog -> path of the local copy, header.
         self._fetched: dict[str, tuple[str, ChangelogHeader]] = {}
         self._manifests: dict[str, Manifest] = {}
@@ -92,6 +96,7 @@ class UnlistedFiles(StoreFiles):
         return self._fetched[name][1]
 
     def _fetch(self, version: VersionId) -> ChangelogHeader:
+        self._check_wanted()
         name = self.changelog_name(version)
         path = os.path.join(self._local_dir, name)
         try:

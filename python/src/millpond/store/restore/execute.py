@@ -132,6 +132,7 @@ def lay_out_sources(
                 layout.store_key(manifest.sibling(changelog.partition), changelog.name),
                 changelog,
                 f"{directory}-changelog-{i}",
+                fetching,
             )
             for i, changelog in enumerate(manifest.changelogs)
         ]
@@ -139,7 +140,10 @@ def lay_out_sources(
     return LaidOutSources(tuple(directories), tuple(changelogs), manifest.total_bytes)
 
 
-def _fetch_changelog(storage: Storage, key: str, changelog: ChangelogSource, path: str) -> str:
+def _fetch_changelog(
+    storage: Storage, key: str, changelog: ChangelogSource, path: str, fetching: Fetching
+) -> str:
+    fetching.check_wanted()
     local = storage.local_path(key)
     try:
         if local is None:
