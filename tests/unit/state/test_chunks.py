@@ -29,6 +29,8 @@ from millpond.rows.chunks import (
     table_batches,
 )
 from millpond.rows.encode import encode_rows
+from millpond.spark.state_schemas import FamilySchema
+from millpond.state.codec import decode_values
 from millpond.state.tables import scan_state
 from tests.row_checkpoints import VALUE, RowsBuilder
 
@@ -97,6 +99,21 @@ def test_large_rows_are_exported_edited_and_restored_a_few_at_a_time(tmp_path: P
     assert max(seen) <= 2 * CHUNK_BYTES and peak_bytes < 10 * CHUNK_BYTES
     savepoint.restore(tmp_path / "edited", tmp_path / "new", partitions=2)
     assert sum(batch.num_rows for batch in scan_state(tmp_path / "new")[1]) == rows
+
+
+@pytest.mark.parametrize("sizes", [[64 * MIB], [MIB + 7 * i for i in range(32)]])
+def test_long_rows_of_any_length_are_decoded_beside_few_copies(sizes: list[int]) -> None:
+    rows = encode_rows(pa.array([{"n": "x" * size} for size in sizes]), VALUE).to_pylist()
+    values = pa.array([b"\0" + bytes(row) for row in rows], pa.binary())
+    family = FamilySchema(name="x", key=VALUE, value=VALUE, kind="point")
+    tracemalloc.start()
+    try:
+        decoded = decode_values(values, family)
+        _, peak_bytes = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert [len(text) for text in decoded.field("n").to_pylist()] == sizes
+    assert peak_bytes < 4 * sum(sizes)
 
 
 @pytest.mark.parametrize("directory", [False, True])

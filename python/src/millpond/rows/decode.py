@@ -21,6 +21,7 @@ from millpond.errors import ErrorKind, FormatError
 from millpond.rows.arrow_types import arrow_type, struct_type
 from millpond.spark.types import Array, Atom, Decimal, Map, SparkType, Struct, element_bytes
 
+Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 Mask = npt.NDArray[np.bool_]  # True: null
@@ -34,7 +35,19 @@ _NARROW: dict[str, Any] = {
     "float": np.uint32,
     "year_month_interval": np.uint32,
 }
+_LONG_BYTES = 256  # the mean size from which a step for each piece costs little
 _ELEMENT: dict[int, Any] = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+def are_long(sizes: Ints) -> bool:
+    """Tell whether to copy pieces one by one. An index of their bytes takes 24 times as many."""
+    return int(sizes.sum()) > _LONG_BYTES * len(sizes)
+
+
+def joined(data: Bytes, starts: Ints, sizes: Ints) -> Bytes:
+    """Return the pieces of `data` at `starts`, of `sizes` bytes, one after the other."""
+    ends = (starts + sizes).tolist()
+    return np.concatenate([data[i:j] for i, j in zip(starts.tolist(), ends, strict=True)])
 
 
 def decode_rows(rows: Any, schema: Struct) -> Any:
@@ -203,6 +216,8 @@ class _Decoder:
 
     def _gather(self, starts: Ints, sizes: Ints) -> tuple[npt.NDArray[np.uint8], Ints]:
         offsets = _offsets(sizes)
+        if are_long(sizes):
+            return joined(self._bytes, starts, sizes), offsets
         if (starts & 7).any():
             index = np.repeat(starts - offsets[:-1], sizes) + np.arange(int(offsets[-1]))
             return self._bytes[index], offsets

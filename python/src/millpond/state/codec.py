@@ -16,7 +16,7 @@ from millpond.errors import ErrorKind, FormatError, UnsupportedError
 from millpond.model.json_fields import ColumnFamily
 from millpond.rows import avro
 from millpond.rows.arrow_types import struct_type
-from millpond.rows.decode import Ints, decode_rows
+from millpond.rows.decode import Ints, are_long, decode_rows, joined
 from millpond.spark.state_schemas import FamilySchema
 from millpond.spark.types import Atom, Field, Struct
 from millpond.state.ages import AGE_BYTES
@@ -216,6 +216,8 @@ def _cut(data: Any, starts: Ints, sizes: Ints) -> Any:
             data[first:], (count, size), (step, 1), writeable=False
         )
         cut = np.ascontiguousarray(pieces).reshape(-1)
+    elif are_long(sizes):
+        cut = joined(data, starts, sizes)
     else:
         cut = data[np.repeat(starts - offsets[:-1], sizes) + np.arange(int(offsets[-1]))]
     buffers = [None, pa.py_buffer(offsets.astype(np.int32)), pa.py_buffer(cut)]
