@@ -26,7 +26,7 @@ _PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 # In rows and in pandas; what a group holds runs on one Spark checkpoint, one after the other.
 _GROUPS = {
     "usual": ("raises", "raises-in-close", "column-too-few", "is-killed"),
-    "timers": ("raises-in-timer", "reads-in-close"),
+    "timers": ("raises-in-timer", "stops-in-timer", "reads-in-close"),
     "raises": ("init", "init-on-executor", "raises-at-once", "raises-stop-iteration", "exits"),
     "processes": ("dies", "exhausts-memory", "forks"),
     "results": (

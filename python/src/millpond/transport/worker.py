@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
@@ -137,10 +137,18 @@ class Partition:
             add(iter(handle_rows(key, rows, times)), session)
             key_done()
 
+    def _expired(self, key: Any, time_ms: int) -> Iterator[Any]:
+        """Handle one timer. Spark calls the user's code within a generator, too: a StopIteration
+        there becomes a RuntimeError.
+        """
+        yield from self._processor.handleExpiredTimer(
+            key=key, timerValues=self._times, expiredTimerInfo=ExpiredTimerInfo(time_ms)
+        )
+
     def _timers(self) -> None:
         """Handle the phase of expired timers."""
-        session, handle, times, add = self._session, self._handle, self._times, self._form.add
-        expired_timer, shown = self._processor.handleExpiredTimer, key_reader(self._key_schema)
+        session, handle, add = self._session, self._handle, self._form.add
+        shown = key_reader(self._key_schema)
         while (payload := self._wire.next())[0] != kinds.PHASE_OVER:
             began = time.perf_counter_ns()
             keys, expired, states = pickle.loads(memoryview(payload)[1:])
@@ -154,12 +162,7 @@ class Partition:
                         begin_key(values[at])
                 else:
                     handle.begin_again(kept[at])
-                results = expired_timer(
-                    key=shown(keys[at]),
-                    timerValues=times,
-                    expiredTimerInfo=ExpiredTimerInfo(time_ms),
-                )
-                add(iter(results), session)
+                add(self._expired(shown(keys[at]), time_ms), session)
                 session.timer_fired()
                 if several:
                     kept[at] = handle.leave()
