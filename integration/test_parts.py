@@ -38,6 +38,7 @@ _SEEDS = {
     "log-sync": (3, 30),
     "warm-up": (2, 20),
     "clock": (10, 100),
+    "kept-reports": (10, 200),
     "local-dirs": (20, 200),
     "large-value": (3, 30),
     "many-blocks": (2, 6),

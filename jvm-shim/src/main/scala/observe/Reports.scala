@@ -119,36 +119,23 @@ object DriverReports extends Logging {
   /** Spark calls it from one thread at a time. */
   private final class Receiver(override val rpcEnv: RpcEnv, source: ExecutorsSource,
       context: SparkContext) extends ThreadSafeRpcEndpoint {
-    // by executor: the last report, and when one went to the event log
-    private val last = scala.collection.concurrent.TrieMap.empty[String, String]
-    private val keptMs = scala.collection.mutable.HashMap.empty[String, Long]
+    private val kept = new KeptReports(context.listenerBus.post(_), () => System.nanoTime)
 
     override def receiveAndReply(call: RpcCallContext): PartialFunction[Any, Unit] = {
       case text: String =>
         val report = Report.parse(text)
         source.reported(report)
-        last(report.executor) = text
-        if (report.atMs - keptMs.getOrElse(report.executor, 0L) >= KeepMs) keep(report.executor)
-        else context.listenerBus.post(PassingReportEvent(text))
+        kept.came(report.executor, text)
         call.reply(answer(report.executor))
     }
 
     override def receive: PartialFunction[Any, Unit] = {
       case Gone(executor) =>
-        keep(executor)
-        last.remove(executor): Unit
+        kept.gone(executor)
         source.removed(executor)
-      case Keep => last.keys.toSeq.foreach(keep)
+      case Keep => kept.keepAll()
     }
 
-    def latest: Seq[Report] = last.values.map(Report.parse).toSeq
-
-    private def keep(executor: String): Unit = last.get(executor).foreach { text =>
-      keptMs(executor) = System.currentTimeMillis
-      context.listenerBus.post(StateReportEvent(text))
-    }
+    def latest: Seq[Report] = kept.latest.map(Report.parse)
   }
-
-  // A report of two hundred stores has 60 KB: the event log grows by 400 KB an hour.
-  private val KeepMs = 600000L
 }
