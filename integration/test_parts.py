@@ -28,6 +28,7 @@ _SEEDS = {
     "flush": (3, 60),
     "composed": (3, 70),
     "key-filter": (8, 200),
+    "tier-filter": (3, 30),
     "point-reads": (2, 40),
     "rest": (3, 60),
     "late-rows": (12, 300),

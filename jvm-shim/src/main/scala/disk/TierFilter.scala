@@ -9,6 +9,11 @@ import org.apache.spark.sql.millpond.memory.{Bytes, MemoryBudget}
   * and later add to it. If many of its keys are gone, or it has many parts, another scan makes the
   * next one.
   *
+  * RocksDB estimates how many keys are left, from how many puts and deletes its files have. Where
+  * keys come and go between two flushes, the files have only their deletes, and it says far too
+  * few, down to none. Once a scan has found more than that, what it found counts instead, until the
+  * next scan: a filter that is made anew would be no better.
+  *
   * Who reads the tier holds the store's monitor, and so do callers of `begin`, `keep` and `close`.
   * `begin` needs the lock of the disk tier too: no sorted file is being written then, of which
   * neither the scan nor the filter would have all keys. `add` and `judge` are for the one thread
@@ -19,6 +24,8 @@ private[millpond] final class TierFilter {
   @volatile private var ready: KeyFilter = null
   @volatile private var next: KeyFilter = null
   @volatile private var worn = false
+  @volatile private var proven = 0L // what the last scan found, if estimates had said far too few
+  @volatile private var leastEstimate = Long.MaxValue // of those that asked for a scan
   private var scan: DiskScan = null
   private var buffer: ByteBuffer = null
   private var isWhole = false // `next` has all keys
@@ -47,14 +54,24 @@ private[millpond] final class TierFilter {
   /** The tier has about so many keys now. */
   private[disk] def judge(keys: => Long): Unit = {
     val filter = ready
-    if (filter != null)
-      worn = filter.partCount > MostParts || filter.keys > 2 * keys + FewKeys
+    if (filter != null) {
+      val estimate = keys
+      val isWorn = filter.partCount > MostParts || hasMore(filter, math.max(estimate, proven))
+      if (isWorn) leastEstimate = math.min(leastEstimate, estimate)
+      worn = isWorn
+    }
   }
+
+  /** Whether the filter has many more keys than these. */
+  private def hasMore(filter: KeyFilter, keys: Long): Boolean =
+    filter.keys > 2 * keys + FewKeys
 
   /** @param all over all rows of the tier
     * @param keys how many there are, about */
   private[disk] def begin(all: => DiskScan, keys: Long, budget: MemoryBudget): Unit = synchronized {
-    next = new KeyFilter(budget, keys + keys / 4)
+    leastEstimate = math.min(leastEstimate, keys)
+    val expected = math.max(keys, proven)
+    next = new KeyFilter(budget, expected + expected / 4)
     isWhole = false
     try {
       scan = all
@@ -84,6 +101,8 @@ private[millpond] final class TierFilter {
   /** If the new filter has all keys, it answers from now on. Else it is given up. */
   def keep(): Unit = synchronized {
     if (isWhole) {
+      proven = if (hasMore(next, leastEstimate)) next.keys else 0L
+      leastEstimate = Long.MaxValue
       val before = ready
       ready = next
       next = null

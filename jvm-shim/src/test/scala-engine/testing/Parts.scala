@@ -13,7 +13,7 @@ import org.apache.spark.sql.millpond.base.{
 import org.apache.spark.sql.millpond.changelog.{BlockPart, ChangelogPart}
 import org.apache.spark.sql.millpond.disk.{
   ComposedPart, DiskTierPart, FlushPart, KeyFilterPart, LargeValuePart, ManyBlocksPart,
-  PointReadsPart, RestPart, SingleReadsPart
+  PointReadsPart, RestPart, SingleReadsPart, TierFilterPart
 }
 import org.apache.spark.sql.millpond.driver.LateRowsPart
 import org.apache.spark.sql.millpond.engine.{
@@ -131,7 +131,8 @@ object Parts {
     ChangelogPart, DiskTierPart, FlushPart, ComposedPart, KeyFilterPart,
     PointReadsPart, RestPart, LateRowsPart, FlushBehindPart, LogSyncPart, MapReadsPart, OptionsPart,
     ClockPart, WarmUpPart, LocalDirsPart, LargeValuePart, SharesPart, ManyBlocksPart,
-    SingleReadsPart, NativeHeapPart, HeapPart, UnloadedPart, ReliefPart, KeptReportsPart)
+    SingleReadsPart, NativeHeapPart, HeapPart, UnloadedPart, ReliefPart, TierFilterPart,
+    KeptReportsPart)
 
   def main(args: Array[String]): Unit =
     args.grouped(3).foreach { of => run(of(0), of(1).toLong, of(2).toInt) }
