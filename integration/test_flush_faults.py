@@ -17,7 +17,7 @@ from integration.harness import (
     short_conf,
 )
 from integration.jvm import MILLPOND
-from integration.store_cases import open_provider, write
+from integration.store_cases import RANGE, open_provider, write
 from integration.store_model import write_spark_metadata
 
 pytestmark = [pytest.mark.spark, millponds_own]
@@ -223,6 +223,30 @@ def test_a_family_that_is_half_erased_is_not_committed(harness: Harness, tmp_pat
     store.abort()
     store = write(provider, 2, families)
     assert len(store.scan(cf="plain")) == rows
+    store.abort()
+    provider.close()
+
+
+def test_a_range_that_is_half_deleted_is_not_committed(harness: Harness, tmp_path: Path) -> None:
+    """Its rows are deleted one by one. A delete needs memory, too."""
+    provider = open_provider(harness, tmp_path / "ranged")
+    families, rows = {"range": RANGE}, 20_000
+    store = write(provider, 0, families)
+    store.put_many([([n, ""], ["v"]) for n in range(rows)], cf="range")
+    store.commit()
+    store = write(provider, 1, families)
+    # the first deletes get theirs
+    harness.arm("memory.allocate", kind="MEMORY_EXHAUSTED", first=6, last=1000)
+    with pytest.raises(ProviderError, match="MEMORY_EXHAUSTED"):
+        store.delete_range([0, ""], [rows, ""], cf="range")
+    harness.disarm()
+    assert 0 < len(store.scan(cf="range")) < rows, "the test proves nothing"
+    with pytest.raises(ProviderError, match="STORE_CLOSED") as refused:
+        store.commit()
+    assert "MEMORY_EXHAUSTED" in refused.value.text, "it does not say what led to it"
+    store.abort()
+    store = write(provider, 1, families)
+    assert len(store.scan(cf="range")) == rows
     store.abort()
     provider.close()
 

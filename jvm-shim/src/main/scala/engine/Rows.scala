@@ -253,6 +253,13 @@ private[millpond] final class Rows(engine: StoreEngine) {
     }
   }
 
+  /** Delete the rows with encoded keys in `[start, end)`; sorted families only. Callers hold no
+    * lock. */
+  def eraseRange(session: Session, f: Family, start: UnsafeRow, end: UnsafeRow): Unit = {
+    val rows = engine.scans.inRange(session, f, Some(start), Some(end), each = false)
+    engine.wholly(session)(while (rows.hasNext) write(session, f, rows.next().key, null))
+  }
+
   private def eraseMemory(f: Family): Unit = {
     val table = f.table
     table.beginScan()

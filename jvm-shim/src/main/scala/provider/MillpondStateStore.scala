@@ -248,9 +248,7 @@ private[provider] final class MillpondStateStore(val provider: StoreProvider, va
 
   override def deleteRange(beginKey: UnsafeRow, endKey: UnsafeRow, colFamilyName: String): Unit = {
     checkOpen()
-    val f = ordered(family(colFamilyName))
-    val rows = engine.scans.inRange(session, f, Some(beginKey), Some(endKey), each = false)
-    while (rows.hasNext) engine.rows.write(session, f, rows.next().key, null)
+    engine.rows.eraseRange(session, ordered(family(colFamilyName)), beginKey, endKey)
   }
 
   override protected def reusableScan(colFamilyName: String): ReusableScan = {
