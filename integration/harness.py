@@ -238,7 +238,7 @@ class Harness:
         """Let the next passes of a seam of the shim fail with `kind`, from `first` to `last`.
 
         point: several seams, with blanks between them, are counted as one.
-        kind: of a `MillpondException`, or `IO`: an `IOException`.
+        kind: of a `MillpondException`, or `IO`: an `IOException`, or `HEAP`: an `OutOfMemoryError`.
         """
         self.call("arm", point=point, first=first, last=last, kind=kind)
 

@@ -197,6 +197,24 @@ def test_a_batch_of_which_memory_alone_refused_a_row_is_not_committed(
     provider.close()
 
 
+def test_a_batch_whose_log_got_no_heap_is_not_committed(harness: Harness, checkpoint: Path) -> None:
+    """The value was in its list: a task that catches the error and tries again has it twice."""
+    provider = _provider(harness, checkpoint)
+    expected = _first(provider)
+    store = provider.store(1)
+    harness.arm("memory.block", kind="HEAP")
+    with pytest.raises(ProviderError, match="OutOfMemoryError"):
+        store.merge_blanks([0], 8 << 20)
+    assert harness.disarm() == 1, "no part of the log was written"
+    with pytest.raises(ProviderError, match="STORE_CLOSED"):
+        store.commit()
+    store.abort()
+    store = provider.store(1)
+    assert _lists(store) == expected
+    store.abort()
+    provider.close()
+
+
 def test_a_family_that_is_half_erased_is_not_committed(harness: Harness, tmp_path: Path) -> None:
     """Its rows are erased some at a time. The deletes of the first ones ask for room."""
     conf = {"millpond.restore.warmUp": "false", "millpond.memory.budget": "1m"}

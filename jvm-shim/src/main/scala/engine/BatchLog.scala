@@ -67,6 +67,8 @@ private[engine] final class BatchLog(engine: StoreEngine) extends Logging {
       case NonFatal(e) if !spilled =>
         logWarning(s"store ${engine.context.label}: the commit writes the whole changelog, since " +
           s"it cannot be written yet: ${e.getMessage}")
+      // no memory, say: the row that led here is written all the same
+      case e: Throwable => engine.batch.spoil(e); throw e
     } finally if (!done) {
         unpublished()
         failed = true

@@ -105,6 +105,7 @@ object Faults extends InvocationHandler {
   }
 
   private def error(at: String): Throwable = if (kind == "IO") new IOException(s"a fault at $at")
+  else if (kind == "HEAP") new OutOfMemoryError(s"a fault at $at")
   else {
     val errors = Class.forName(shim + "MillpondError$")
     errors.getMethod("of", classOf[String], classOf[String], classOf[String], classOf[Throwable])

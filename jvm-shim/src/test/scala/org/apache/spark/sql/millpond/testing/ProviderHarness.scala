@@ -478,6 +478,7 @@ object ProviderHarness {
       catch {
         case e: LinkageError => one.set[ObjectNode]("error", failure(e))
         case e: AssertionError => one.set[ObjectNode]("error", failure(e))
+        case e: OutOfMemoryError => one.set[ObjectNode]("error", failure(e))
         case NonFatal(e) => one.set[ObjectNode]("error", failure(e))
       }
       out.add(one)
