@@ -32,6 +32,7 @@ _SEEDS = {
     "point-reads": (2, 40),
     "rest": (3, 60),
     "late-rows": (12, 300),
+    "worker-clocks": (10, 100),
     "flush-behind": (300, 3000),
     "heap": (20, 200),
     "unloaded": (5, 50),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -20,10 +21,11 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 
 import millpond
-from integration.cases import Case
+from integration.cases import CLICKED, Case, transform_with_state
 from integration.depth import quick_first
 from integration.jvm import MILLPOND, REPO, ROCKSDB
 from integration.processes import wait_until
+from integration.python_state_cases import Seeded
 from integration.shapes import SHAPES, named
 from integration.state_digests import rescale_and_compare
 from integration.streams import Input, Run, finish, settings, start
@@ -41,6 +43,7 @@ _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _CHANGELOG = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
 _BACKEND = "spark.sql.streaming.stateStore.millpond.backend"
 _PARTITIONS = "spark.sql.shuffle.partitions"
+_TRANSPORT = "spark.sql.streaming.stateStore.millpond.python.transport"
 _MIN_DELTAS = "spark.sql.streaming.stateStore.minDeltasForSnapshot"
 _ON_RESTART = "spark.sql.streaming.stateStore.millpond.rescale.onRestart"
 
@@ -139,6 +142,54 @@ def test_keys_that_lie_by_something_else_stay_where_they_are(
     with pytest.raises(MillpondError, match="or with a collation") as caught:
         rescale(open_storage(str(run.checkpoint)), "it", 4)
     assert caught.value.kind is ErrorKind.STORE_UNSCALABLE
+
+
+class _OfTimes(Seeded):
+    """Sums of times. It shows a time as text."""
+
+    def out(self, *columns: Any) -> Any:
+        return super().out(str(columns[0]), *columns[1:])
+
+
+# The workers are in UTC.
+@pytest.mark.spark
+@pytest.mark.parametrize("transport", ["bulk", pytest.param("spark", marks=pytest.mark.deep)])
+@pytest.mark.parametrize("zone", ["UTC", "Asia/Kathmandu"])
+def test_times_as_keys_stay_where_they_are_in_another_zone(
+    spark: SparkSession, tmp_path: Path, zone: str, transport: str
+) -> None:
+    """With pandas Spark keeps the state under the times that clocks of the workers would show. In
+    one partition no key was in a wrong one: after a rescale all began anew.
+    """
+    ((schema, batches),) = CLICKED
+    run, source = Run(tmp_path / "run"), Input(tmp_path / "input", schema)
+    conf = {_PROVIDER: MILLPOND, _TRANSPORT: transport, "spark.sql.session.timeZone": zone}
+
+    def batch(partitions: int) -> dict[str, int]:
+        """Run the first file once more. Return the sums by key."""
+        source.add(batches[0])
+        method = transform_with_state(source.stream(spark).groupBy("ts"), "pandas")
+        output = "k string, what string, state string"
+        query = start(
+            spark,
+            method(_OfTimes("pandas"), output, "Update", "None"),
+            run,
+            output_mode="update",
+            conf={**conf, _PARTITIONS: str(partitions)},
+        )
+        finish(query, run)
+        text = "\n".join(run.rows[max(run.rows)])
+        return {k: int(n) for k, n in re.findall(r"k='(.*?)'.* state='(.*?)'", text)}
+
+    first = batch(1)
+    assert _partitions(run.checkpoint) == 1 and len(first) == 5
+    if zone != "UTC":
+        with pytest.raises(MillpondError, match="by times of another time zone") as caught:
+            rescale(open_storage(str(run.checkpoint)), "it", 4)
+        assert caught.value.kind is ErrorKind.STORE_UNSCALABLE
+    else:
+        rescale(open_storage(str(run.checkpoint)), "it", 4)
+        assert batch(4) == {k: 2 * n for k, n in first.items()}
 
 
 # ---- rescales of a running query, and killed rescales
@@ -312,6 +363,7 @@ from pyspark.sql import SparkSession
 import millpond
 from integration.jvm import LIGHT_DRIVER
 from integration.processes import wait_until
+from integration.python_state_cases import Seeded
 
 checkpoint, hosts = Path(sys.argv[1]), sys.argv[2]
 builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")

@@ -1,8 +1,9 @@
 package org.apache.spark.sql.millpond.base
 
 /** Operators whose keys Spark places by something else than the keys that it stores: by columns of
-  * other types or in another order, or by a text's collation. Nothing that a store is given tells
-  * so. The operator's tasks do, before they open their stores. */
+  * other types or in another order, by a text's collation, or by times of another time zone.
+  * Nothing that a store is given tells so. The operator's tasks do, before they open their
+  * stores. */
 object PlacedElsewhere {
   private val told = new ToldByTask[Set[(String, Long)]]
 

@@ -9,23 +9,29 @@ import org.apache.spark.sql.execution.streaming.operators.stateful.transformwith
   TransformWithStateExec
 }
 import org.apache.spark.sql.millpond.base.PlacedElsewhere
-import org.apache.spark.sql.types.{DataType, StructType}
+import org.apache.spark.sql.types.{DataType, StructType, TimestampType}
 
 /** Whether Spark places the rows of `transformWithState` by the keys that it stores. It places them
   * by the grouping columns. */
 private[driver] object KeyPlaces {
 
-  /** The rows of an operator, whose tasks know it if they do not. */
-  def told(rows: RDD[InternalRow], info: Option[StatefulOperatorStateInfo],
-      alike: Boolean): RDD[InternalRow] =
-    info.filterNot(_ => alike).fold(rows) { of =>
+  /** The rows of an operator, whose tasks know it if they do not.
+    * @param clocks must agree, too */
+  def told(rows: RDD[InternalRow], info: Option[StatefulOperatorStateInfo], alike: Boolean,
+      clocks: Option[WorkerClocks] = None): RDD[InternalRow] =
+    info.filterNot(_ => alike && clocks.isEmpty).fold(rows) { of =>
       val (run, operator) = (of.queryRunId.toString, of.operatorId)
-      new ToldRDD(rows, () => PlacedElsewhere.enter(run, operator))
+      new ToldRDD(rows,
+        () => if (!alike || !clocks.forall(_.agree)) PlacedElsewhere.enter(run, operator))
     }
 
   /** Equal values are equal bytes. With a collation they need not be. */
   def areStable(grouping: Seq[Attribute]): Boolean =
     grouping.forall(column => UnsafeRowUtils.isBinaryStable(column.dataType))
+
+  /** With a zone. */
+  def haveTimes(grouping: Seq[Attribute]): Boolean =
+    grouping.exists(_.dataType.existsRecursively(_.isInstanceOf[TimestampType]))
 
   /** The Scala API stores what the encoder of the key makes. After `groupBy(..).as[K, V]` its
     * columns may be wider than those of the grouping, or in another order: an Int's hash is not a

@@ -5,7 +5,8 @@ import scala.concurrent.duration.NANOSECONDS
 import org.apache.spark.rdd.RDD
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.encoders.ExpressionEncoder
-import org.apache.spark.sql.catalyst.expressions.Attribute
+import org.apache.spark.sql.catalyst.expressions.{Attribute, PythonUDF}
+import org.apache.spark.sql.catalyst.plans.logical.TransformWithStateInPySpark.UserFacingDataType
 import org.apache.spark.sql.catalyst.types.DataTypeUtils
 import org.apache.spark.sql.execution.SparkPlan
 import org.apache.spark.sql.execution.python.PythonRowsAccess
@@ -78,7 +79,15 @@ private[driver] final class PythonNode(
 
   override protected def doExecute(): RDD[InternalRow] =
     KeyPlaces.told(bulk.fold(super.doExecute())(inBulk), stateInfo,
-      alike = KeyPlaces.areStable(groupingAttributes))
+      alike = KeyPlaces.areStable(groupingAttributes), clocks = clocks)
+
+  /** Those of the workers, if keys depend on them. */
+  private def clocks: Option[WorkerClocks] =
+    Option.when(userFacingDataType == UserFacingDataType.PANDAS &&
+      KeyPlaces.haveTimes(groupingAttributes)) {
+      val function = functionExpr.asInstanceOf[PythonUDF].func
+      WorkerClocks(conf.sessionLocalTimeZone, Option(function.envVars.get("TZ")))
+    }
 
   private def inBulk(operator: BulkOperator): RDD[InternalRow] = {
     metrics // Spark's node makes them on the driver, too

@@ -55,5 +55,5 @@ object StoreLayout {
     * is in a wrong one, so the keys themselves do not tell. */
   val Elsewhere: String = "a key of key group ? may be in any partition: Spark did not place it " +
     "by the key that Millpond assumes, but by grouping columns of other types, in another order " +
-    "or with a collation"
+    "or with a collation, or by times of another time zone"
 }
