@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -18,6 +19,7 @@ import pytest
 
 from millpond.cli.main import main
 from tests.row_checkpoints import HashedBuilder
+from tests.s3_server import Request, s3_server
 
 _DEADLINE_S = 20.0
 
@@ -41,7 +43,7 @@ class Running:
 
 
 @contextmanager
-def serving(path: Path, *arguments: str) -> Iterator[Running]:
+def serving(path: Path | str, *arguments: str) -> Iterator[Running]:
     command = [sys.executable, "-m", "millpond.cli.main", "serve", str(path), "--port", "0"]
     with subprocess.Popen(
         [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -74,6 +76,51 @@ def test_it_follows_commits_and_ends_in_order(tmp_path: Path, number: signal.Sig
         running.process.send_signal(number)
         out, err = running.process.communicate(timeout=_DEADLINE_S)
         assert (running.process.returncode, out, err) == (0, "", "")
+
+
+def test_it_ends_while_it_reads_from_a_slow_storage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Python waits for the threads of a pool. The server ended when the storage had answered. What
+    it leaves on the disk the next one removes.
+    """
+    built = HashedBuilder(tmp_path / "query", spark_format=2)
+    built.build(batches=6, snapshots=(3,))
+    hidden = built.hide(4, 5)
+    local = tmp_path / "tmp"
+    local.mkdir()
+    reading, go_on = threading.Event(), threading.Event()
+
+    def held_up(request: Request) -> None:
+        if request.operation == "GET" and list(local.glob("millpond-scratch-follow-*")):
+            reading.set()
+            go_on.wait(6 * _DEADLINE_S)
+
+    with s3_server() as server:
+        for name, value in (server.environment() | {"TMPDIR": str(local)}).items():
+            monkeypatch.setenv(name, value)
+        bucket = server.bucket()
+        storage = server.storage(bucket, "query")
+        for info in built.storage.list(""):
+            storage.put_bytes(info.key, built.storage.read(info.key))
+        keys = {"keys": [{"k": k} for k in range(20)]}
+        with serving(f"s3://{bucket}/query", "--poll-ms", "50") as running, server.faults(held_up):
+            assert running.ask("/v1/lookup", keys)["batch"] == 3
+            for key, text in hidden[4].items():
+                storage.put_bytes(key, text)
+            try:
+                assert reading.wait(_DEADLINE_S)
+                running.process.terminate()
+                out, err = running.process.communicate(timeout=_DEADLINE_S)
+            finally:
+                go_on.set()
+            assert (running.process.returncode, out, err) == (0, "", "")
+        assert list(local.glob("millpond-scratch-*"))
+        with serving(f"s3://{bucket}/query") as running:
+            assert running.ask("/v1/lookup", keys)["batch"] == 4
+            running.process.terminate()
+            assert running.process.wait(_DEADLINE_S) == 0
+    assert list(local.iterdir()) == []
 
 
 def test_the_token_of_a_file(tmp_path: Path) -> None:

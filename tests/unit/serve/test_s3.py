@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from millpond.serve.lookups import Limits
 from millpond.storage.given import given_by, reached_by
 from tests.asgi import ask
 from tests.row_checkpoints import HashedBuilder
-from tests.s3_server import S3Server, environment, s3_server
+from tests.s3_server import Request, S3Server, environment, s3_server
 
 
 @pytest.fixture(scope="module")
@@ -69,3 +70,31 @@ def test_a_commit_takes_few_requests(
         assert server.counts.total() - before == 1  # nothing new: one listing
     finally:
         following.stop()
+
+
+def test_to_stop_tells_whether_it_still_reads(
+    server: S3Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in server.environment().items():
+        monkeypatch.setenv(name, value)
+    reading, go_on = threading.Event(), threading.Event()
+
+    def held_up(request: Request) -> None:
+        reading.set()
+        go_on.wait(60)
+
+    bucket = server.bucket()
+    built = HashedBuilder(tmp_path / "query")
+    built.build(batches=3)
+    storage = server.storage(bucket, "query")
+    for info in built.storage.list(""):
+        storage.put_bytes(info.key, built.storage.read(info.key))
+    following = Following(f"s3://{bucket}/query", every_ms=1)
+    with server.faults(held_up):
+        following.start()
+        try:
+            assert reading.wait(60)
+            assert not following.stop(0)
+        finally:
+            go_on.set()
+        assert following.stop(60)

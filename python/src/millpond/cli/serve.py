@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from typing import Any
 
@@ -95,7 +96,12 @@ def serve(arguments: argparse.Namespace, output: Output) -> int:
             hosts=arguments.allow_host,
         )
     finally:
-        following.stop()
+        ended = following.stop()
+    if not ended:
+        # Python would wait for the threads of pools, which may read a large state for hours. What
+        # they leave on the disk the next process removes, as after a kill.
+        output.flush()
+        os._exit(0)
     return 0
 
 

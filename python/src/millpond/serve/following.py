@@ -124,12 +124,18 @@ class Following:
         if self.follows:
             self._thread.start()
 
-    def stop(self) -> None:
-        """End the thread, and close what is open."""
+    def stop(self, wait_s: float = _STOP_SECONDS) -> bool:
+        """End the thread, and close what is open.
+
+        Args:
+            wait_s: how long to wait for the thread, which may be reading.
+        Returns: False: it reads on, and may have begun other threads for that.
+        """
         self._stopped.set()
         if self._thread.ident is not None:
-            self._thread.join(_STOP_SECONDS)  # it may be reading; the end of the process ends it
+            self._thread.join(wait_s)
         self._held.release()
+        return not self._thread.is_alive()
 
     @property
     def looked_ms_ago(self) -> int:
