@@ -48,6 +48,7 @@ _SEEDS = {
     "map-reads": (100, 1000),
     "options": (300, 3000),
     "shares": (50, 1000),
+    "old-heartbeats": (100, 1000),
 }
 
 

@@ -10,6 +10,8 @@ import os
 import re
 import subprocess
 import sys
+import time
+import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -247,6 +249,41 @@ def test_a_running_query_is_seen_by_its_heartbeat(
 
 @pytest.mark.spark
 @pytest.mark.deep
+def test_a_run_deletes_the_heartbeats_that_killed_drivers_left_long_ago(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """They stayed for good, and every look took a request for each."""
+    checkpoint = tmp_path / "checkpoint"
+    _counts(spark, checkpoint, available_now=True).awaitTermination()
+    _wait_for_no_heartbeat(checkpoint)
+    running = checkpoint / "millpond" / "running"
+
+    def left(days: float, name: str) -> Path:
+        running.mkdir(exist_ok=True)
+        file = running / name
+        file.write_text('{"host": "elsewhere", "pid": 1}')
+        os.utime(file, (time.time() - days * 86_400,) * 2)
+        return file
+
+    old = [left(days, f"{uuid.uuid4()}.json") for days in (7.1, 30, 400)]
+    others = [
+        left(6.9, f"{uuid.uuid4()}.json"),
+        left(-30, f"{uuid.uuid4()}.json"),
+        left(30, f"command-{uuid.uuid4()}.json"),
+    ]
+    query = _counts(spark, checkpoint, available_now=False)
+    try:
+        wait_until(
+            lambda: not any(file.exists() for file in old), seconds=60, what="the old ones to go"
+        )
+        own = running / f"{query.runId}.json"
+        assert set(running.glob("*.json")) == {own, *others}
+    finally:
+        query.stop()
+
+
+@pytest.mark.spark
+@pytest.mark.deep
 def test_a_heartbeat_ends_though_nobody_tells_of_the_querys_end(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -358,6 +395,8 @@ def _wait_for_no_heartbeat(checkpoint: Path, seconds: int = 10) -> None:
 
 _UNKNOWN_HOST = """
 import sys
+import time
+import uuid
 from pathlib import Path
 from pyspark.sql import SparkSession
 import millpond

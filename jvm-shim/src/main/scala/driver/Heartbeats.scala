@@ -19,6 +19,7 @@ import org.apache.spark.sql.millpond.base.{Clock, Host, Json}
   * Commands that change a Spark checkpoint look at it. Runs on the driver. */
 private object Heartbeats extends Logging {
   private val IntervalMs = 5000L
+  private val MissedBeats = 3 // after so many a heartbeat counts as dead, if no other comes
   private val running = new ConcurrentHashMap[UUID, Heartbeat]
 
   /** Called before the query reads its logs.
@@ -52,7 +53,8 @@ private object Heartbeats extends Logging {
       .put("host", Host.name).put("pid", ProcessHandle.current.pid)
       .put("interval_ms", IntervalMs)
     whose.foreach { case (name, value) => text.put(name, value) }
-    private var stopped = false
+    @volatile private var stopped = false
+    private var sweeps = true // until the first heartbeat is written
     private var endedBeats = 0 // the clock's thread alone counts
     // Of its own: where the storage of one query fails or hangs, the others must not look dead.
     private val clock = Clock.every(IntervalMs, s"millpond-heartbeat-$run", IntervalMs) {
@@ -74,6 +76,10 @@ private object Heartbeats extends Logging {
         if (ours || fs.exists(new Path(root, "millpond"))) {
           val now = text.put("updated_ms", System.currentTimeMillis)
           LogFiles.overwrite(file, Json.bytes(now), conf)
+          if (sweeps) {
+            sweeps = false
+            OldHeartbeats.start(file, conf, MissedBeats * IntervalMs)(() => !stopped)
+          }
         }
       }
     }

@@ -15,7 +15,7 @@ import org.apache.spark.sql.millpond.disk.{
   ComposedPart, DiskTierPart, FlushPart, KeyFilterPart, LargeValuePart, ManyBlocksPart,
   PointReadsPart, RestPart, SingleReadsPart, TierFilterPart
 }
-import org.apache.spark.sql.millpond.driver.{LateRowsPart, WorkerClocksPart}
+import org.apache.spark.sql.millpond.driver.{LateRowsPart, OldHeartbeatsPart, WorkerClocksPart}
 import org.apache.spark.sql.millpond.engine.{
   FlushBehindPart, HeapPart, LogSyncPart, ReliefPart, UnloadedPart, WarmUpPart
 }
@@ -132,7 +132,7 @@ object Parts {
     PointReadsPart, RestPart, LateRowsPart, FlushBehindPart, LogSyncPart, MapReadsPart, OptionsPart,
     ClockPart, WarmUpPart, LocalDirsPart, LargeValuePart, SharesPart, ManyBlocksPart,
     SingleReadsPart, NativeHeapPart, HeapPart, UnloadedPart, ReliefPart, TierFilterPart,
-    KeptReportsPart, WorkerClocksPart)
+    KeptReportsPart, WorkerClocksPart, OldHeartbeatsPart)
 
   def main(args: Array[String]): Unit =
     args.grouped(3).foreach { of => run(of(0), of(1).toLong, of(2).toInt) }
