@@ -22,8 +22,8 @@ from millpond.storage import LocalStorage
 _HOUR_NS = 3_600_000_000_000
 
 
-def _beat(root: Path, number: int = 0) -> Path:
-    file = root / "millpond/running/run-1.json"
+def _beat(root: Path, number: int = 0, *, name: str = "run-1") -> Path:
+    file = root / f"millpond/running/{name}.json"
     file.parent.mkdir(parents=True, exist_ok=True)
     value = {"host": "elsewhere", "pid": 1, "interval_ms": 100, "updated_ms": number}
     file.write_text(json.dumps(value))
@@ -66,6 +66,36 @@ def test_what_a_killed_driver_left_refuses_nothing(tmp_path: Path, age_s: int) -
     file = _beat(tmp_path)
     os.utime(file, (time.time() - age_s,) * 2)
     heartbeats.refuse_running(LocalStorage(str(tmp_path)), "it", 0.1)
+
+
+def test_what_killed_drivers_left_long_ago_is_not_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each look at the heartbeats took a request for each of them. One that is renewed counts."""
+    read: list[str] = []
+
+    class Noting(LocalStorage):
+        def read(self, key: str) -> bytes:
+            read.append(key)
+            return super().read(key)
+
+    day_ago_s = time.time() - 86_400
+    os.utime(_beat(tmp_path, name="run-2"), (day_ago_s + 3600,) * 2)
+    for number in range(3, 40):
+        os.utime(_beat(tmp_path, name=f"run-{number}"), (day_ago_s - 3600 * number,) * 2)
+    storage = Noting(str(tmp_path))
+    heartbeats.refuse_running(storage, "it", 0.1)
+    assert heartbeats.heartbeats(storage) == []
+    assert set(read) == {"millpond/running/run-2.json"}
+    slept = time.sleep
+
+    def sleep(seconds: float) -> None:
+        slept(0.01)
+        _beat(tmp_path, 1, name="run-7")
+
+    monkeypatch.setattr(time, "sleep", sleep)
+    with pytest.raises(ConflictError, match="run-7"):
+        heartbeats.refuse_running(storage, "it", 0.1)
 
 
 @pytest.mark.parametrize(("age_s", "shown"), [(-3600, True), (0, True), (3600, False)])

@@ -6,9 +6,10 @@
     millpond/asked.json               {"partitions", "run_id", "updated_ms", "refused"}
 
 The extension writes a heartbeat every `interval_ms`, and removes it when the query ends. A killed
-driver leaves its last one. In the driver's own PID namespace, on its own host, this module sees
-that the process is gone. Elsewhere, as in another container of that host, the heartbeat counts
-until three intervals have passed, and then while it is renewed: the clocks of this host and of the
+driver leaves its last one. This module does not read it after a day, and a later run of the query
+deletes it after a week. In the driver's own PID namespace, on its own host, this module sees that
+the process is gone. Elsewhere, as in another container of that host, the heartbeat counts until
+three intervals have passed, and then while it is renewed: the clocks of this host and of the
 storage need not agree. So does one from the future: nobody knows how old that is.
 """
 
@@ -84,7 +85,8 @@ def heartbeats(storage: Storage) -> list[Heartbeat]:
 
 
 def _look(storage: Storage, but: str) -> list[_Seen]:
-    """Return the heartbeats of all processes that are not known to be gone.
+    """Return the heartbeats of all processes that are not known to be gone. What killed drivers
+    left more than a day ago is not read: that may be many files, and each takes a request.
 
     Args:
         but: the name of the file of this command, which is not looked at.
@@ -93,6 +95,9 @@ def _look(storage: Storage, but: str) -> list[_Seen]:
     for info in storage.list(layout.RUNNING_PREFIX):
         name = info.key.rpartition("/")[2]
         if not name.endswith(".json") or name.startswith(".") or name == f"{but}.json":
+            continue
+        age_ms = time.time_ns() // 1_000_000 - info.modified_ms
+        if age_ms >= _MOST_SKEW_MS:
             continue
         try:
             text = storage.read(info.key)
@@ -104,7 +109,6 @@ def _look(storage: Storage, but: str) -> list[_Seen]:
             value = {}  # the driver is writing it
         if not isinstance(value, dict):
             value = {}
-        age_ms = time.time_ns() // 1_000_000 - info.modified_ms
         beat = Heartbeat(
             run_id=name.removesuffix(".json"),
             host=str(value.get("host", "")),
@@ -127,11 +131,7 @@ def _renewed(storage: Storage, but: str) -> Heartbeat | None:
     A command that begins meanwhile meets the caller's own file, if it has one, and gives way.
     """
     known = {seen.beat.run_id: seen for seen in _look(storage, but)}
-    old = {
-        run_id: seen
-        for run_id, seen in known.items()
-        if not seen.is_fresh and seen.age_ms < _MOST_SKEW_MS
-    }
+    old = {run_id: seen for run_id, seen in known.items() if not seen.is_fresh}
     longest_s = max((seen.interval_ms for seen in old.values()), default=0) / 1000
     deadline = time.monotonic() + min(_RENEWED_INTERVALS * longest_s, _LONGEST_WATCH_S)
     now = known
