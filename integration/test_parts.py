@@ -17,7 +17,8 @@ from integration.jvm import compile_parts, java_command, millpond_jar
 _MAIN = "org.apache.spark.sql.millpond.testing.Parts"
 # The number of seeds of each part in `make test`, and in all: the deep tests have the others.
 _SEEDS = {
-    "native-heap": (1, 2),  # first: it weighs the process
+    "local-dirs": (20, 200),  # first: it wants a JVM without a folder
+    "native-heap": (1, 2),  # it weighs the process
     "table": (10, 2000),
     "arena": (10, 500),
     "sorted-index": (20, 500),
@@ -41,7 +42,6 @@ _SEEDS = {
     "warm-up": (2, 20),
     "clock": (10, 100),
     "kept-reports": (10, 200),
-    "local-dirs": (20, 200),
     "large-value": (3, 30),
     "many-blocks": (2, 6),
     "single-reads": (10, 400),
