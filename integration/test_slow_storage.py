@@ -202,6 +202,12 @@ def test_an_error_of_the_connection_has_no_word_of_the_request(pond: Pond) -> No
     quick.store(0).abort()
     agent = pond.agent()
     os.kill(agent, signal.SIGSTOP)
+    threads = Path(f"/proc/{agent}/task")
+    wait_until(
+        lambda: all(") T " in (t / "stat").read_text() for t in threads.iterdir()),
+        seconds=60,
+        what="the agent to stand still",
+    )
     told = pond.harness.call("ask_once", request='{"of": "a-secret-of-the-user"}')
     os.kill(agent, signal.SIGCONT)
     assert "SocketTimeoutException" in told
