@@ -46,6 +46,9 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (damaged.root / "state/0/0/6.changelog").write_bytes(b"MPCL")
     lost = RowsBuilder(root / "lost").build(snapshots=())
     (lost.root / "state/0/0/2.changelog").unlink()
+    sst_lost = RowsBuilder(root / "sst-lost").build()
+    for path in (*sst_lost.root.rglob("*.sst"), *sst_lost.root.rglob("1.changelog")):
+        path.unlink()
     return root
 
 
@@ -153,6 +156,23 @@ def test_the_hint_says_what_to_do(
     assert "--help" not in rest
     assert "checkpoint verify" not in rest or kind in _DAMAGE, text
     assert not (world / "new").exists()
+
+
+@pytest.mark.parametrize(
+    ("command", "code"),
+    [
+        ("fork @/damaged @/new", 1),
+        ("fork @/lost @/new", 1),
+        ("fork @/sst-lost @/new", 1),
+        ("savepoint create @/job @/new --batch 99", 2),
+        ("fork @/none @/new", 2),
+    ],
+)
+def test_damage_is_no_wrong_usage(
+    world: Path, capsys: pytest.CaptureFixture[str], command: str, code: int
+) -> None:
+    words = [word.replace("@", str(world)) for word in command.split()]
+    assert main(words) == code, capsys.readouterr().err
 
 
 def test_a_notebook_shows_the_hint(world: Path) -> None:

@@ -40,6 +40,8 @@ from millpond.errors import (
 from millpond.storage.given import given_by, reached_by
 
 OK, PROBLEM, USAGE = 0, 1, 2
+# A file of the user's query is lost. Other errors of their class are about what the user named.
+_LOST = {ErrorKind.CHANGELOG_MISSING, ErrorKind.SST_MISSING, ErrorKind.OBJECT_NOT_FOUND}
 
 Command = Callable[[argparse.Namespace, Output], int]
 
@@ -260,11 +262,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     except MillpondError as e:
         _debug()
         output.error(e)
-        return (
-            USAGE
-            if isinstance(e, (InvalidInputError, UnsupportedError, NotFoundError))
-            else PROBLEM
-        )
+        misused = isinstance(e, (InvalidInputError, UnsupportedError, NotFoundError))
+        return USAGE if misused and e.kind not in _LOST else PROBLEM
     except BrokenPipeError:
         # The reader (`| head`) has closed the pipe. When Python closes stdout it would complain
         # again: give it another stdout.
