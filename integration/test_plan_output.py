@@ -24,7 +24,11 @@ def build(spark):
     print("words of the job")
     numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
     spark.range(2).mapInPandas(lambda frames: frames, "id long").count()
-    return numbers.groupBy("value").agg(F.count("*").alias("n")).writeStream.outputMode("update")
+    counts = numbers.groupBy("value").agg(F.count("*").alias("n"))
+    try:
+        counts.writeStream.outputMode("update").format("noop").start().awaitTermination()
+    finally:
+        spark.stop()
 """
 
 

@@ -181,16 +181,20 @@ def _called(function: Callable[..., object], spark: Any) -> object:
 
 
 def _function(path: str, name: str) -> Callable[..., object]:
-    spec = importlib.util.spec_from_file_location(os.path.basename(path).removesuffix(".py"), path)
+    # No `import` says this name, so none finds the user's types.py instead of Python's own.
+    spec = importlib.util.spec_from_file_location(os.path.basename(path), path)
     if spec is None or spec.loader is None:
         raise InvalidInputError(f"{path} is no Python file", hint="Name a file that ends in .py.")
     module = importlib.util.module_from_spec(spec)
     search = list(sys.path)
     sys.path[:0] = [os.path.dirname(os.path.abspath(path))]
+    # A dataclass looks for its module. Left there, Spark's workers would have to import it.
+    sys.modules[module.__name__] = module
     try:
         with users("your file", path):
             spec.loader.exec_module(module)
     finally:
+        del sys.modules[module.__name__]
         sys.path[:] = search
     function = getattr(module, name, None)
     if not callable(function):
@@ -237,8 +241,12 @@ def _text(value: object) -> str | None:
 
 @contextmanager
 def _kept() -> Iterator[tuple[list[JobQuery], _Names]]:
-    """Inside this block a job's queries do not start. The yielded list keeps them."""
+    """Inside this block a job's queries do not start, and it does not stop the session, which is
+    needed to plan them. The yielded list keeps the queries.
+    """
     # Start-up time.
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQueryManager
     from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -267,22 +275,27 @@ def _kept() -> Iterator[tuple[list[JobQuery], _Names]]:
 
     def query_name(self: Any, queryName: str) -> Any:
         names.give(self, queryName)
-        return originals["queryName"](self, queryName)
+        return originals[DataStreamWriter, "queryName"](self, queryName)
 
     def await_any(self: Any, timeout: float | None = None) -> bool | None:
         return None if timeout is None else True
 
-    originals = {
-        name: getattr(DataStreamWriter, name) for name in ("start", "toTable", "queryName")
-    }
-    waiting = StreamingQueryManager.awaitAnyTermination
-    changed: dict[str, object] = {"start": start, "toTable": to_table, "queryName": query_name}
+    def stop(self: object) -> None:
+        return
+
+    changed: list[tuple[type, str, object]] = [
+        (DataStreamWriter, "start", start),
+        (DataStreamWriter, "toTable", to_table),
+        (DataStreamWriter, "queryName", query_name),
+        (StreamingQueryManager, "awaitAnyTermination", await_any),
+        (SparkSession, "stop", stop),
+        (SparkContext, "stop", stop),
+    ]
+    originals = {(cls, name): getattr(cls, name) for cls, name, _ in changed}
     try:
-        for name, function in changed.items():
-            setattr(DataStreamWriter, name, function)
-        StreamingQueryManager.awaitAnyTermination = await_any  # type: ignore[method-assign]
+        for cls, name, function in changed:
+            setattr(cls, name, function)
         yield kept, names
     finally:
-        for name, function in originals.items():
-            setattr(DataStreamWriter, name, function)
-        StreamingQueryManager.awaitAnyTermination = waiting  # type: ignore[method-assign]
+        for (cls, name), function in originals.items():
+            setattr(cls, name, function)

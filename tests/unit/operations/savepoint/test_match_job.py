@@ -7,12 +7,16 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import shlex
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark import SparkContext, cloudpickle
+from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from millpond import savepoint as savepoints
@@ -30,7 +34,7 @@ from millpond.operations.savepoint.verdicts import (
 )
 from millpond.savepoint import OperatorVerdict, PlanReport, RestoreReport
 from millpond.spark.job import JobOperator
-from millpond.spark.job_script import JobQuery, chosen, load
+from millpond.spark.job_script import JobQuery, chosen, function_at, load
 
 
 class _JavaWriter:
@@ -52,6 +56,60 @@ def test_writers_that_a_function_returns_keep_their_names() -> None:
     queries = load(build, lambda: None)
     assert [query.name for query in queries] == [None, "one", "two"]
     assert chosen(queries, "two") is queries[2]
+
+
+def test_a_job_that_stops_its_session_leaves_it_to_the_plan(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stopped: list[object] = []
+    for cls in (SparkSession, SparkContext):
+        monkeypatch.setattr(cls, "stop", lambda self: stopped.append(self))
+    session, context = object.__new__(SparkSession), object.__new__(SparkContext)
+
+    def build() -> None:
+        with session:
+            _writer().start()
+        session.stop()
+        context.stop()
+
+    assert len(load(build, lambda: None)) == 1
+    assert stopped == []
+    session.stop()
+    assert stopped == [session]
+
+
+_TYPED = """
+from __future__ import annotations
+
+import types
+from dataclasses import InitVar, dataclass
+
+@dataclass
+class Row:
+    n: int
+    more: InitVar[int]
+
+    def __post_init__(self, more):
+        assert isinstance(types, types.ModuleType)
+        self.n += more
+
+def change(n):
+    return Row(n, 1)
+"""
+
+
+def test_a_function_may_use_a_dataclass_of_its_file(tmp_path: Path) -> None:
+    (tmp_path / "types.py").write_text(_TYPED)
+    before, search = dict(sys.modules), list(sys.path)
+    change = function_at(f"{tmp_path}/types.py:change")
+    assert change(1).n == 2
+    assert sys.modules == before and sys.path == search
+    # Spark's workers get it by value: they have no such file.
+    make = [sys.executable, "-c", "import sys, pickle; print(pickle.load(sys.stdin.buffer)(1))"]
+    path = os.pathsep.join(search)
+    by_value = cloudpickle.dumps(change)  # type: ignore[no-untyped-call]
+    done = subprocess.run(make, input=by_value, capture_output=True, env={"PYTHONPATH": path})
+    assert done.stdout.endswith(b"Row(n=2)\n"), done.stderr
 
 
 SAVED = {0: "stateStoreSave", 1: "dedupe"}
