@@ -80,6 +80,13 @@ def sync_directory(path: str) -> None:
         os.close(descriptor)
 
 
+def remove_empty_directories(path: str) -> None:
+    """Remove the directory at `path`, and those below it, as far as they hold nothing."""
+    for directory, _, _ in os.walk(path, topdown=False):
+        with suppress(OSError):  # it holds something, or another process was first
+            os.rmdir(directory)
+
+
 class LocalStorage:
     """Objects as files below one directory.
 

@@ -85,6 +85,27 @@ def test_there_and_back(server: S3Server, tmp_path: Path) -> None:
     assert again.size_bytes > 0 and savepoint.verify(tmp_path / "again").ok
 
 
+@pytest.mark.parametrize("on", quick_first(["disk", "s3"]))
+def test_a_move_that_failed_can_be_run_again(server: S3Server, tmp_path: Path, on: str) -> None:
+    """Of a state on a disk empty folders were left, which refused the command."""
+    built = CheckpointBuilder(tmp_path / "checkpoint", spark_format=2).build()
+    uri = f"s3://{server.bucket()}/states" if on == "s3" else str(tmp_path / "states")
+
+    def interrupted(at: int, total: int) -> None:
+        raise KeyboardInterrupt
+
+    def move(progress: Callable[[int, int], None] | None = None) -> object:
+        return savepoint.fork(
+            built.root, tmp_path / "new", keep_query_id=True, storage_uri=uri, progress=progress
+        )
+
+    with pytest.raises(KeyboardInterrupt):
+        move(interrupted)
+    assert [info.key for info in open_storage(uri).list("")] == []
+    move()
+    assert verify(open_checkpoint(str(tmp_path / "new")), "new").problems == []
+
+
 @pytest.mark.parametrize("on", ["disk", "s3"])
 def test_a_checkpoint_that_cannot_be_published_leaves_no_state(
     server: S3Server, tmp_path: Path, on: str

@@ -32,7 +32,12 @@ from millpond.errors import (
 from millpond.format import layout, roots
 from millpond.local.scratch import lock, make_locked, remove_abandoned, scratch_directory
 from millpond.storage import LocalStorage, Storage, open_storage, real_root
-from millpond.storage.local import sync_directory, translate, translate_restored
+from millpond.storage.local import (
+    remove_empty_directories,
+    sync_directory,
+    translate,
+    translate_restored,
+)
 from millpond.storage.owner import owner_record
 from millpond.storage.place import place_record, read_place
 from millpond.storage.split import SplitStorage
@@ -202,11 +207,16 @@ def _emptied(storage: Storage) -> Iterator[None]:
 
 
 def empty(storage: Storage) -> None:
-    """Delete all that is in `storage`, a claim last: without it a part might pass for the whole."""
+    """Delete all that is in `storage`, a claim last: without it a part might pass for the whole.
+
+    On a file system its directories go, too: they would pass for something at the target.
+    """
     keys = [info.key for info in storage.list("")]
     storage.delete([key for key in keys if key != layout.CLAIM_KEY])
     if layout.CLAIM_KEY in keys:
         storage.delete([layout.CLAIM_KEY])
+    if isinstance(storage, LocalStorage):
+        remove_empty_directories(storage.root)
 
 
 @contextmanager
