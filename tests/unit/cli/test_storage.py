@@ -57,6 +57,17 @@ def test_a_directory(tmp_path: Path, capsys: Captured) -> None:
     ] == "left out by --quick"
 
 
+@pytest.mark.parametrize("more", [[], ["--quick"]])
+@pytest.mark.parametrize("there", [True, False])
+def test_nothing_is_left_in_a_directory(
+    tmp_path: Path, capsys: Captured, there: bool, more: list[str]
+) -> None:
+    (tmp_path / "mine").mkdir()
+    place = tmp_path if there else tmp_path / "mistyped" / "below"
+    assert main(["storage", "check", str(place), *more]) == 0, capsys.readouterr().err
+    assert list(tmp_path.rglob("*")) == [tmp_path / "mine"]
+
+
 @pytest.mark.deep
 def test_a_server_that_ignores_conditions(
     server: S3Server, capsys: Captured, monkeypatch: pytest.MonkeyPatch

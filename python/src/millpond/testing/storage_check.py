@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from typing import Any
 
-from millpond.storage import Storage, open_storage, root_of
+from millpond.storage import LocalStorage, Storage, open_storage, root_of
+from millpond.storage.local import remove_empty_directories
 from millpond.storage.steps import Step, run_steps
 
 
@@ -69,6 +70,8 @@ def check_storage(uri: str | os.PathLike[str], *, quick: bool = False) -> Storag
 
     contract: list[CheckResult] = []
     skipped = ""
+    whole = open_storage(place)
+    made = _first_missing(whole.root) if isinstance(whole, LocalStorage) else None
     steps = run_steps(make("steps"))
     try:
         if any(step.error is not None for step in steps):
@@ -83,11 +86,19 @@ def check_storage(uri: str | os.PathLike[str], *, quick: bool = False) -> Storag
             contract = run_contract(make)
     finally:
         if len(steps) > 1:  # the first step writes nothing
-            whole = open_storage(place)
             whole.delete([info.key for info in whole.list("")])
+            if made is not None:
+                remove_empty_directories(made)
     return StorageReport(
         storage=root, steps=tuple(steps), contract=tuple(contract), skipped=skipped
     )
+
+
+def _first_missing(path: str) -> str:
+    """Return the outermost directory that must be made for `path`, which is not there."""
+    while not os.path.lexists(os.path.dirname(path)):
+        path = os.path.dirname(path)
+    return path
 
 
 def _step_json(step: Step) -> dict[str, object]:
