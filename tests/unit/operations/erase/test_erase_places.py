@@ -92,6 +92,10 @@ def test_a_place_that_is_named_twice_is_one(tmp_path: Path) -> None:
     twice: list[str | Path] = [built.root, saved, f"{saved}/", str(built.root)]
     done = millpond.erase(twice, key={"k": 1}).places
     assert [place.rows for place in done] == [1, 1]
+    (tmp_path / "link").symlink_to(built.root)
+    twice = [built.root, saved, f"file:{built.root}", f"file://{saved}", tmp_path / "link"]
+    done = millpond.erase(twice, key={"k": 2}).places
+    assert [place.path for place in done] == [str(built.root), str(saved)]
 
 
 def test_only_the_newest_batch_has_its_texts_in_memory(

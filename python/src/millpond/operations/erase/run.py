@@ -32,7 +32,8 @@ from millpond.operations.erase.scan import Found
 from millpond.operations.erase.write import rewrite_all
 from millpond.query.index import SavepointIndex
 from millpond.state.canonical import CanonicalRows
-from millpond.storage import root_of
+from millpond.storage import real_root, root_of
+from millpond.storage.owner import canonical
 
 Progress = Callable[[int, int], None]
 
@@ -54,8 +55,10 @@ def erase(
         )
     with ExitStack() as until_end:
         # All are read before any is changed. A place is held once, however often it is named.
-        roots = dict.fromkeys(map(root_of, paths))
-        opened = [open_place(root, until_end, dry_run=dry_run) for root in roots]
+        roots: dict[str, str] = {}
+        for root in map(root_of, paths):
+            roots.setdefault(canonical(real_root(root)), root)
+        opened = [open_place(root, until_end, dry_run=dry_run) for root in roots.values()]
         work = []
         for place in opened:
             matcher = matcher_of(place, operator, key)
