@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 from millpond.errors import ErrorKind, FormatError
 from millpond.storage.given import given
@@ -23,6 +24,9 @@ def work(shared: str, job: int) -> str:
         raise Unsendable(1, 2)
     if job == -3:
         os._exit(9)
+    if shared == "interrupted":
+        signal.raise_signal(signal.SIGINT)
+        return str(job)
     if shared == "endpoint":
         return str(given().settings.s3.endpoint)
     return str(os.getpid()) if shared == "pid" else f"{shared}{job}"

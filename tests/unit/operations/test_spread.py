@@ -6,6 +6,7 @@ Results come in order, and errors come as they are. Nothing is left of the work.
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -60,6 +61,14 @@ def test_what_fails_elsewhere_fails_here(
         ["ps", "--ppid", str(os.getpid()), "-o", "args="], capture_output=True, text=True
     ).stdout
     assert "spread_worker" not in children
+
+
+def test_ctrl_c_is_for_the_process_that_waits(capfd: pytest.CaptureFixture[str]) -> None:
+    """On a terminal it reaches all: the workers printed a traceback each."""
+    assert list(Processes(2).map(work, "interrupted", [1, 2, 3])) == ["1", "2", "3"]
+    assert capfd.readouterr().err == ""
+    with pytest.raises(KeyboardInterrupt):
+        signal.raise_signal(signal.SIGINT)
 
 
 def test_an_error_that_cannot_be_sent_is_told() -> None:

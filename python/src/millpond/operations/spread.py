@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import pickle
 import queue
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -144,12 +145,18 @@ class _Worker:
         # threads. The worker finds modules where this process finds them. It looks into the working
         # directory only if this process does.
         path = os.pathsep.join(entry or os.getcwd() for entry in sys.path)
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "millpond.operations.spread_worker"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env={**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"},
-        )
+        # Ctrl-C on a terminal reaches it, too. It inherits what is blocked, so it has no moment in
+        # which that would print a traceback.
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "millpond.operations.spread_worker"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                env={**os.environ, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"},
+            )
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
         with suppress(BrokenPipeError):  # the worker has died: `ask` raises that
             self._send((work, shared, given()))
 
