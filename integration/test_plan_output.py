@@ -32,6 +32,46 @@ def build(spark):
 """
 
 
+@pytest.mark.parametrize(
+    ("conf", "java_home", "told"),
+    [
+        ("spark.master=local[1]", "/none", "UNSUPPORTED: no java was found"),
+        *(
+            pytest.param(
+                f"spark.master={master}",
+                None,
+                f"INVALID_ARGUMENT: Spark does not start: {why}",
+                marks=pytest.mark.deep,
+            )
+            for master, why in (
+                ("typo", "[JAVA_GATEWAY_EXITED]"),
+                ("local[x]", "org.apache.spark.SparkException: Could not parse Master URL"),
+            )
+        ),
+    ],
+    ids=["no java", "no such master", "no such number"],
+)
+def test_a_spark_that_does_not_start_is_no_bug(
+    tmp_path: Path, conf: str, java_home: str | None, told: str
+) -> None:
+    built, saved = RowsBuilder(tmp_path / "query").build(), tmp_path / "saved"
+    savepoint.create(built.root, saved)
+    (tmp_path / "job.py").write_text(_JOB)
+    environment = {**os.environ, **({"JAVA_HOME": java_home} if java_home else {})}
+    for command in (
+        ["savepoint", "plan", str(saved), "--job", f"{tmp_path}/job.py:build"],
+        ["savepoint", "verify", str(saved), "--engine", "spark"],
+    ):
+        done = subprocess.run(
+            [sys.executable, "-m", "millpond.cli.main", *command, "--conf", conf],
+            capture_output=True,
+            text=True,
+            env=environment,
+            check=False,
+        )
+        assert done.returncode == 2 and f"millpond: {told}" in done.stderr, done.stderr
+
+
 @pytest.mark.deep
 def test_the_terminal_shows_the_plan_and_the_job_alone(tmp_path: Path) -> None:
     saved = tmp_path / "saved"

@@ -44,8 +44,8 @@ def java() -> str:
     found = os.path.join(home, "bin", "java") if home else shutil.which("java")
     if not found or not os.path.exists(found):
         raise UnsupportedError(
-            "no java was found, which is needed for what only a JVM reaches: Spark's own state"
-            " stores, and Hadoop's file systems",
+            "no java was found, which is needed to run Spark, and for what only a JVM reaches:"
+            " Spark's own state stores, and Hadoop's file systems",
             hint="Install Java 17 or newer, and put it on the PATH or set JAVA_HOME.",
         )
     return found

@@ -18,7 +18,7 @@ from millpond.errors import ErrorKind, InvalidInputError, MillpondError, Unsuppo
 from millpond.spark.job_script import JobQuery
 from millpond.spark.metadata import PROVIDER_CLASS as PROVIDER_KEY
 from millpond.spark.schema_diff import ColumnDiff, schema_diff
-from millpond.spark.session import PROVIDER_CLASS, configure
+from millpond.spark.session import PROVIDER_CLASS, configure, start
 from millpond.spark.sinks.recorded import Sink, sink_of
 
 _PLANNER = "org.apache.spark.sql.millpond.tools.JobPlan"
@@ -226,6 +226,8 @@ def new_session(settings: Mapping[str, str]) -> Any:
     """Return the Spark session in which to plan a job.
 
     It is the one that runs, or else a new one on this machine, with Millpond and `settings`.
+
+    Raises: as `configure` and `start`.
     """
     from pyspark.sql import SparkSession  # start-up time
 
@@ -237,7 +239,7 @@ def new_session(settings: Mapping[str, str]) -> Any:
         builder = builder.config(name, value)
     if "spark.master" not in settings:
         builder = builder.master("local[1]")
-    spark = configure(builder).getOrCreate()
+    spark = start(configure(builder))
     spark.sparkContext.setLogLevel("ERROR")
     local = (spark.sparkContext.master or "").startswith("local")
     if local and "PYSPARK_PYTHON" not in os.environ:

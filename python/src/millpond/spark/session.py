@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from millpond import _shim, config
-from millpond._jvm import running_class
+from millpond._jvm import java, running_class
 from millpond.errors import ErrorKind, InvalidInputError, UnsupportedError
 from millpond.storage.given import Given
 from millpond.storage.settings import HandedOver, storage_settings
@@ -163,12 +163,41 @@ def given_by_session(session: Any, options: Mapping[str, object] | None = None) 
     return Given(storage_settings(config.resolve(options), hadoop), dict(options))
 
 
+def start(builder: SparkSession.Builder) -> SparkSession:
+    """Return the session that `builder` makes.
+
+    Raises:
+        UnsupportedError: UNSUPPORTED: there is no java.
+        InvalidInputError: INVALID_ARGUMENT: Spark does not start with the settings.
+    """
+    # Start-up time.
+    from py4j.protocol import Py4JError
+    from pyspark import SparkContext
+    from pyspark.errors import PySparkException
+
+    from millpond.spark.user_code import reason_in
+
+    if SparkContext._jvm is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
+        java()  # without one pyspark tells nothing of it
+    try:
+        return builder.getOrCreate()
+    except (Py4JError, PySparkException) as e:
+        raise InvalidInputError(
+            f"Spark does not start: {reason_in(str(e))}",
+            kind=ErrorKind.INVALID_ARGUMENT,
+            hint=(
+                "Correct the settings that it has: those of --conf, spark-defaults.conf and"
+                " PYSPARK_SUBMIT_ARGS."
+            ),
+        ) from e
+
+
 def plain_session(settings: Mapping[str, str]) -> Any:
     """Return the Spark session whose executors a command uses. It needs no jar.
 
     It is the one that runs, or else a new one with `settings`.
 
-    Raises: UnsupportedError: pyspark is not installed.
+    Raises: UnsupportedError: pyspark is not installed; as `start`.
     """
     try:
         from pyspark.sql import SparkSession  # start-up time
@@ -181,7 +210,7 @@ def plain_session(settings: Mapping[str, str]) -> Any:
     builder = SparkSession.Builder().appName("millpond")
     for name, value in settings.items():
         builder = builder.config(name, value)
-    session = builder.getOrCreate()
+    session = start(builder)
     if (session.sparkContext.master or "").startswith(
         "local"
     ) and "PYSPARK_PYTHON" not in os.environ:

@@ -36,7 +36,7 @@ def users(what: str, path: str | None = None) -> Iterator[None]:
     except MillpondError:
         raise
     except Exception as e:
-        text = _reason(str(e))
+        text = reason_in(str(e))
         said = f"{type(e).__name__}: {text}" if text else type(e).__name__
         raise InvalidInputError(
             f"{what} raised {said}{_place(e, path)}",
@@ -45,7 +45,7 @@ def users(what: str, path: str | None = None) -> Iterator[None]:
         ) from e
 
 
-def _reason(text: str) -> str:
+def reason_in(text: str) -> str:
     """Return the line of an error's text that says why."""
     lines = text.strip().splitlines() or [""]
     causes = [line.removeprefix("Caused by: ") for line in lines if line.startswith("Caused by: ")]
