@@ -64,6 +64,8 @@ CASES: list[tuple[str, ErrorKind, str]] = [
             "checkpoint skew @/foreign",
             "savepoint create @/foreign @/new",
             "rescale @/foreign --partitions 4",
+            "state history @/foreign --key k=1",
+            "state blame @/foreign",
         )
     ),
     ("adopt @/job @/new", ErrorKind.INVALID_ARGUMENT, "millpond fork"),

@@ -40,6 +40,10 @@ _PATH = (
     "checkpoint of a query, running or stopped, of Millpond's or of one of Spark's own stores; or a"
     " savepoint: a directory or a URI"
 )
+_PATH_OF_READ = f"{_PATH}; with --engine spark only of Millpond's"
+_OF_MILLPOND = (
+    "checkpoint of a query of Millpond's, running or stopped; or a savepoint: a directory or a URI"
+)
 _FORMATS = ("table", "csv", "json", "parquet")
 
 _KEY = (
@@ -74,7 +78,7 @@ def add_commands(commands: Any) -> None:
     command.set_defaults(run=list_)
     text = "print the state of a query, or write it to a file"
     command = actions.add_parser("read", help=text, description=text[0].upper() + text[1:] + ".")
-    _add_place(command, _SOME)
+    _add_place(command, _SOME, path=_PATH_OF_READ)
     command.add_argument("--raw", action="store_true", help="add the bytes of keys and values")
     command.add_argument(
         "--format",
@@ -102,7 +106,7 @@ def add_commands(commands: Any) -> None:
     command.set_defaults(run=get)
     text = "print how a key changed, over all batches whose state is retained"
     command = actions.add_parser("history", help=text, description=text[0].upper() + text[1:] + ".")
-    _add_place(command, _KEY, batch=False)
+    _add_place(command, _KEY, path=_OF_MILLPOND, batch=False)
     command.add_argument(
         "--savepoint",
         action="append",
@@ -116,7 +120,7 @@ def add_commands(commands: Any) -> None:
     command.set_defaults(run=history)
     text = "print which batch last wrote each row"
     command = actions.add_parser("blame", help=text, description=text[0].upper() + text[1:] + ".")
-    _add_place(command, _SOME)
+    _add_place(command, _SOME, path=_OF_MILLPOND)
     command.add_argument(
         "--limit",
         type=number,
@@ -158,9 +162,13 @@ def add_commands(commands: Any) -> None:
     command.set_defaults(run=erase)
 
 
-def _add_place(command: argparse.ArgumentParser, keys: str, *, batch: bool = True) -> None:
-    """Add the arguments that name a column family and keys of it. `keys` helps with these."""
-    command.add_argument("path", help=_PATH)
+def _add_place(
+    command: argparse.ArgumentParser, keys: str, *, path: str = _PATH, batch: bool = True
+) -> None:
+    """Add the arguments that name a column family and keys of it. `keys` and `path` help with
+    them.
+    """
+    command.add_argument("path", help=path)
     add_options(command)
     add_family(command)
     if batch:
