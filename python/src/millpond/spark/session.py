@@ -171,9 +171,7 @@ def start(builder: SparkSession.Builder) -> SparkSession:
         InvalidInputError: INVALID_ARGUMENT: Spark does not start with the settings.
     """
     # Start-up time.
-    from py4j.protocol import Py4JError
     from pyspark import SparkContext
-    from pyspark.errors import PySparkException
 
     from millpond.spark.user_code import reason_in
 
@@ -181,7 +179,7 @@ def start(builder: SparkSession.Builder) -> SparkSession:
         java()  # without one pyspark tells nothing of it
     try:
         return builder.getOrCreate()
-    except (Py4JError, PySparkException) as e:
+    except Exception as e:  # py4j's, pyspark's, or of a process that does not start
         raise InvalidInputError(
             f"Spark does not start: {reason_in(str(e))}",
             kind=ErrorKind.INVALID_ARGUMENT,
