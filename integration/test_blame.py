@@ -66,6 +66,7 @@ def by_key(rows: list[dict[str, Any]]) -> dict[str, list[str]]:
     return found
 
 
+@pytest.mark.deep
 def test_what_is_not_kept_is_not_known(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

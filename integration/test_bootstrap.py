@@ -155,6 +155,7 @@ seen.writeStream.queryName("seen").format("parquet").option("checkpointLocation"
 """
 
 
+@pytest.mark.deep
 def test_live_input_goes_on_after_the_offsets(
     spark: SparkSession, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

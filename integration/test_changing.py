@@ -39,9 +39,7 @@ from millpond.operations.output.copying import write_image
 pytestmark = pytest.mark.spark
 
 _QUICK = (
-    "operator-new-below",
     "aggregates-changed-places",
-    "key-new",
     "source-new",
 )
 

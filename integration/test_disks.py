@@ -92,6 +92,7 @@ def test_no_space_for_the_checkpoint(
     assert scene.read(last + 1) == scene.states[last + 1]
 
 
+@pytest.mark.deep
 def test_no_space_on_the_local_disk(
     harness: Harness, tmp_path: Path, mounted: Callable[[str], Path]
 ) -> None:

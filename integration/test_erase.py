@@ -310,6 +310,7 @@ def test_on_s3(
         assert counts == {f"name-{n}": batches for n in range(40)}
 
 
+@pytest.mark.deep
 def test_versions_from_before_and_after_a_rescale(spark: SparkSession, tmp_path: Path) -> None:
     query = Query(spark, tmp_path)
     place = query.run(4)

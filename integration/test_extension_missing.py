@@ -93,6 +93,7 @@ def test_what_a_killed_fork_left_is_refused(bare: SparkSession, tmp_path: Path) 
     assert not run.rows
 
 
+@pytest.mark.deep
 def test_a_driver_without_python_refuses_it_too(tmp_path: Path) -> None:
     claim = tmp_path / "pond" / layout.CLAIM_KEY
     claim.parent.mkdir(parents=True)

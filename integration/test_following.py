@@ -404,6 +404,7 @@ def test_a_store_that_finds_no_place_does_not_keep_others_from_being_followed(
     scene.told([])
 
 
+@pytest.mark.deep
 def test_a_store_that_was_followed_again_is_left_alone_no_longer_than_at_first(
     jvms: tuple[Harness, Harness], tmp_path: Path
 ) -> None:

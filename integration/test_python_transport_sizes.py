@@ -243,7 +243,8 @@ def test_the_rows_of_a_large_key_are_closed(spark: SparkSession, tmp_path: Path,
     assert_same(play(spark, tmp_path, tested, [Leg(files=1)], _SIDES))
 
 
-@pytest.mark.parametrize("form", ["row", deep("pandas")])
+@pytest.mark.deep
+@pytest.mark.parametrize("form", ["row", "pandas"])
 def test_the_rows_of_a_key_are_kept_until_the_next_one(
     spark: SparkSession, tmp_path: Path, form: str
 ) -> None:
@@ -337,7 +338,8 @@ def test_large_lists_and_maps(spark: SparkSession, tmp_path: Path, entries: int)
     assert_same(play(spark, tmp_path, tested, [Leg(files=2)], _SIDES))
 
 
-@pytest.mark.parametrize("form", ["row", deep("pandas")])
+@pytest.mark.deep
+@pytest.mark.parametrize("form", ["row", "pandas"])
 def test_a_list_that_is_gone_through_beyond_a_timer(
     spark: SparkSession, tmp_path: Path, form: str
 ) -> None:
@@ -357,6 +359,7 @@ def test_a_list_that_is_gone_through_beyond_a_timer(
     assert_same(play(spark, tmp_path, tested, [Leg(files=1)], _SIDES))
 
 
+@pytest.mark.deep
 def test_a_map_that_is_left_in_the_middle(spark: SparkSession, tmp_path: Path) -> None:
     """Its scan stayed open until the end of the batch, and each write kept the row before it."""
     large: Program = [["map0", "updateValue", i, 0] for i in range(1500)]

@@ -95,6 +95,7 @@ def test_a_wrong_local_folder_can_be_taken_back(tmp_path: Path) -> None:
         own.stop()
 
 
+@pytest.mark.deep
 def test_a_uri_is_no_local_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It made a folder `s3:` in the working directory."""
     work = tmp_path / "work"
@@ -111,6 +112,7 @@ def test_a_uri_is_no_local_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         own.stop()
 
 
+@pytest.mark.deep
 def test_a_list_is_no_local_folder(tmp_path: Path) -> None:
     """It made a folder whose name has a comma, on the disk of the first one's parent."""
     own = Harness(tmp_path)
