@@ -1,8 +1,10 @@
 package org.apache.spark.sql.millpond.driver
 
+import java.lang.ref.WeakReference
 import java.util.UUID
 import java.util.concurrent.ConcurrentHashMap
 
+import org.apache.spark.sql.SparkSession
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
 import org.apache.spark.sql.execution.streaming.runtime.{StreamExecution, StreamingQueryWrapper}
 import org.apache.spark.sql.millpond.observe.DriverReports
@@ -35,13 +37,16 @@ private object EndedRuns {
   }
 }
 
-/** Listens to the queries of a session from its first analysed plan on, which comes before its
-  * first query. No other hook of an extension knows the session when it is complete. */
-private final class WatchStarts(session: org.apache.spark.sql.SparkSession)
-    extends (LogicalPlan => Unit) {
-  private val listener = new StreamingQueryListener {
-    // called while the user's thread waits in start(), before the query reads its logs
-    override def onQueryStarted(event: StreamingQueryListener.QueryStartedEvent): Unit = {
+/** Hears of the queries that start in a session. Spark keeps a listener as long as its context.
+  * Each query runs its batches in a copy of the session, and a batch may start a query there: so
+  * every copy has a listener, which must not keep it. While a query of the session runs, Spark
+  * keeps it. */
+private final class Started(of: SparkSession) extends StreamingQueryListener {
+  private val known = new WeakReference(of)
+
+  // called while the user's thread waits in start(), before the query reads its logs
+  override def onQueryStarted(event: StreamingQueryListener.QueryStartedEvent): Unit =
+    Option(known.get).foreach { session =>
       AskedProviders.started(event.runId, RealTime.asked(session))
       val query = session.streams.get(event.id) match {
         case wrapper: StreamingQueryWrapper => Some(wrapper.streamingQuery)
@@ -57,11 +62,16 @@ private final class WatchStarts(session: org.apache.spark.sql.SparkSession)
       query.foreach(Heartbeats.started(_, event.runId))
       query.foreach(History.started(_, event.runId))
     }
-    override def onQueryProgress(event: StreamingQueryListener.QueryProgressEvent): Unit =
-      History.progress(event.progress)
-    override def onQueryTerminated(event: StreamingQueryListener.QueryTerminatedEvent): Unit =
-      EndedRuns.ended(event.runId)
-  }
+  override def onQueryProgress(event: StreamingQueryListener.QueryProgressEvent): Unit =
+    History.progress(event.progress)
+  override def onQueryTerminated(event: StreamingQueryListener.QueryTerminatedEvent): Unit =
+    EndedRuns.ended(event.runId)
+}
+
+/** Listens to the queries of a session from its first analysed plan on, which comes before its
+  * first query. No other hook of an extension knows the session when it is complete. */
+private final class WatchStarts(session: SparkSession) extends (LogicalPlan => Unit) {
+  private val listener = new Started(session)
 
   /** Called before each query: the job may have removed all listeners of its session since the last
     * one. */
