@@ -35,6 +35,7 @@ private[engine] final class Ages(engine: StoreEngine) {
   private var youngest = Age.Unknown // no row is younger
   // Rows of this age and younger ones are noted with each change of their age.
   private var notedEach = Long.MaxValue
+  private var counted = 0L // the rows, when all were noted
   private var number = 0L // of the files
   private var ended = 0L
 
@@ -113,10 +114,13 @@ private[engine] final class Ages(engine: StoreEngine) {
   /** Rows that the operator removed leave their notes. Where new ones come all the time, these
     * would pile up for as long as a row may live. */
   private def tooMany: Boolean = {
-    val rows = engine.committed.keys.total
-    rows >= 0L && notes.values.asScala.iterator.map(_.count).sum >
-      Ages.MostPerRow * rows + Ages.FewNotes
+    val keys = engine.committed.keys
+    // an estimate may be far too low, and all rows would be noted with each batch
+    val rows = if (keys.isKnown) keys.total else math.max(engine.keyCount, counted)
+    noted > Ages.MostPerRow * rows + Ages.FewNotes
   }
+
+  private def noted: Long = notes.values.asScala.iterator.map(_.count).sum
 
   private def fileIn(files: TreeMap[Long, AgeFile], age: Long): AgeFile =
     files.computeIfAbsent(age, _ => {
@@ -204,6 +208,7 @@ private[engine] final class Ages(engine: StoreEngine) {
       if (cursor != null) cursor.close()
     }
     notes.values.forEach(_.rest())
+    counted = noted
     if (!notes.isEmpty) youngest = notes.lastKey
     generation = engine.status.generation
   }
