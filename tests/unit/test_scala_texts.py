@@ -9,6 +9,21 @@ import pytest
 from integration.simulation.defects import MUTANTS, Mutant
 
 WIDTH = 100
+# Time of the machine that is written down, shown, or told to Spark.
+TIMES = {
+    "changelog/PendingChangelog.scala",
+    "driver/AskedPartitions.scala",
+    "driver/Heartbeats.scala",
+    "driver/History.scala",
+    "engine/BatchLog.scala",
+    "engine/Shown.scala",
+    "engine/Snapshots.scala",
+    "observe/Metrics.scala",
+    "observe/ObservedStore.scala",
+    "observe/Report.scala",
+    "observe/StatePage.scala",
+    "provider/StoreProvider.scala",
+}
 
 
 def test_no_line_is_too_long(repository: Path) -> None:
@@ -25,6 +40,17 @@ def test_no_line_is_too_long(repository: Path) -> None:
 
 def test_the_formatter_keeps_to_the_same_width(repository: Path) -> None:
     assert f"maxColumn = {WIDTH}" in (repository / ".scalafmt.conf").read_text().splitlines()
+
+
+def test_no_pause_is_measured_by_the_clock_of_the_machine(repository: Path) -> None:
+    """If somebody sets that back by an hour, such a pause takes an hour more: `Clock.passedMs`."""
+    sources = repository / "jvm-shim/src/main/scala"
+    asking = {
+        str(path.relative_to(sources))
+        for path in sources.rglob("*.scala")
+        if "currentTimeMillis" in path.read_text()
+    }
+    assert asking == TIMES
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

@@ -5,6 +5,11 @@ import java.util.concurrent.{Executors, ScheduledExecutorService, TimeUnit}
 import org.apache.spark.internal.Logging
 
 object Clock extends Logging {
+  private val beganNanos = System.nanoTime
+
+  /** Milliseconds that have passed in this JVM, for pauses. Nobody sets this clock, other than the
+    * machine's. */
+  def passedMs: Long = (System.nanoTime - beganNanos) / 1000000L
 
   /** Run `work` again and again on a daemon thread of its own, whatever it throws. The log tells of
     * the first failure in a row.

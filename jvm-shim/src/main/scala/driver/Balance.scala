@@ -19,7 +19,7 @@ import org.apache.spark.sql.execution.SparkPlan
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.millpond.agent.Agent
 import org.apache.spark.sql.millpond.base.{
-  Daemons, Event, Events, Json, LocalDirs, MillpondException, Options
+  Clock, Daemons, Event, Events, Json, LocalDirs, MillpondException, Options
 }
 import org.apache.spark.sql.millpond.observe.{Counters, DriverReports}
 
@@ -47,7 +47,7 @@ private object Balance extends Logging {
   @volatile private var pausesUntilMs = 0L
   // the worker's own
   private var listened: SparkContext = null // guarded by `this`
-  private var lookedMs = 0L
+  private var lookedMs = -RestMs
   private var isMoving = false
   private var seen = Set.empty[String]
 
@@ -107,7 +107,7 @@ private object Balance extends Logging {
     val why = e match {
       case m: MillpondException =>
         if (HasNoAgent(m.kind)) isOff = true
-        else if (m.kind.startsWith("AGENT_")) pausesUntilMs = System.currentTimeMillis + PauseMs
+        else if (m.kind.startsWith("AGENT_")) pausesUntilMs = Clock.passedMs + PauseMs
         s"${m.kind}: ${m.getMessage}"
       case other => other.toString
     }
@@ -118,7 +118,7 @@ private object Balance extends Logging {
 
   private def look(asks: Run): Unit =
     try {
-      val nowMs = System.currentTimeMillis
+      val nowMs = Clock.passedMs
       val executors =
         if (nowMs < pausesUntilMs || nowMs - lookedMs < LeastMs) Nil
         else Placement.executors(asks.context).getOrElse(Nil)
@@ -221,8 +221,8 @@ private object Balance extends Logging {
       val version = now.head.head.info.storeVersion
       val isFirst = version > batch
       if (isFirst) {
-        val ms = System.currentTimeMillis
-        if (plannedMs > 0) {
+        val ms = Clock.passedMs
+        if (batch >= 0) {
           val last = math.max(1L, ms - plannedMs)
           intervalMs = if (intervalMs == 0) last else math.max(1L, (3 * intervalMs + last) / 4)
         }

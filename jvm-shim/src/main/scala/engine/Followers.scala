@@ -11,7 +11,7 @@ import com.fasterxml.jackson.databind.JsonNode
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.execution.streaming.state.StateStoreId
 import org.apache.spark.sql.millpond.agent.Agent
-import org.apache.spark.sql.millpond.base.{Daemons, Json, MillpondException, Seams}
+import org.apache.spark.sql.millpond.base.{Clock, Daemons, Json, MillpondException, Seams}
 import org.apache.spark.sql.millpond.observe.{Counters, Observed, Reports}
 
 /** The stores of other executors that this one follows: it has them loaded, and reads each
@@ -98,7 +98,7 @@ private[millpond] object Followers extends Logging {
     val keys = now.map(_.key).toSet
     followers.keySet.asScala.filterNot(keys).foreach(drop)
     failed.filterInPlace((key, _) => keys(key))
-    now.filterNot(w => failed.get(w.key).exists(_.pauses(System.currentTimeMillis))).foreach(follow)
+    now.filterNot(w => failed.get(w.key).exists(_.pauses(Clock.passedMs))).foreach(follow)
   }
 
   private def follow(w: Wanted): Unit = {
@@ -106,7 +106,7 @@ private[millpond] object Followers extends Logging {
     try {
       follower = follower.orElse(begun(w.key))
       follower.foreach(_.bring(w.version, w.id))
-      if (failed.get(w.key).exists(_.isPast(System.currentTimeMillis))) failed.remove(w.key): Unit
+      if (failed.get(w.key).exists(_.isPast(Clock.passedMs))) failed.remove(w.key): Unit
     } catch {
       // a task has taken it over, or nobody needs it any more
       case NonFatal(_) if follower.exists(_ ne followers.get(w.key)) => ()
@@ -118,7 +118,7 @@ private[millpond] object Followers extends Logging {
         val text = s"store ${w.key.label} is not followed for ${pauseMs / 1000} s: $why" +
           e.getMessage
         if (times == 0) logWarning(text) else logInfo(text)
-        failed(w.key) = Failure(times + 1, System.currentTimeMillis, pauseMs)
+        failed(w.key) = Failure(times + 1, Clock.passedMs, pauseMs)
         drop(w.key)
       case NonFatal(_) => drop(w.key)
     }
