@@ -6,6 +6,7 @@ import errno
 import os
 import shutil
 import threading
+import weakref
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -15,7 +16,7 @@ import pytest
 
 from millpond import checkpoint, savepoint
 from millpond.storage.given import given_by, reached_by
-from millpond.ui.app import _VIEWS, ui_app
+from millpond.ui.app import _VIEWS, _Kept, ui_app
 from millpond.ui.places import Place
 from tests.asgi import Answer, App, ask
 from tests.row_checkpoints import HashedBuilder
@@ -174,6 +175,67 @@ def test_what_two_ask_for_at_once_is_read_once(
         begun.wait(30)
         assert [answer.result().json() for answer in asked] == [{"ok": True}] * 2
     assert readings == [str(built.root)]
+
+
+class _Thing:
+    """A name or a value. A test sees that it is gone."""
+
+    def __init__(self, of: str = "") -> None:
+        self.of = of
+        self.sought = threading.Event()
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, _Thing) and self.of == other.of
+
+    def __hash__(self) -> int:
+        self.sought.set()
+        return hash(self.of)
+
+
+def test_what_is_stale_goes_and_its_name_too() -> None:
+    """Each number of batches, and each store, is a name. A server runs for weeks."""
+    kept = _Kept()
+
+    def ask_once(of: str, *, fails: bool = False) -> list[weakref.ref[_Thing]]:
+        name, value = _Thing(of), _Thing()
+
+        def make() -> _Thing:
+            if fails:
+                raise OSError("a failure of the test")
+            return value
+
+        if fails:
+            with pytest.raises(OSError, match="of the test"):
+                kept.get(name, make)
+        else:
+            assert kept.get(name, make) is value
+        return [weakref.ref(name), weakref.ref(value)]
+
+    known = [*ask_once("one"), *ask_once("two"), *ask_once("three", fails=True)]
+    kept.get("another", int)
+    assert [thing() for thing in known] == [None] * 6
+
+
+def test_what_another_thread_makes_is_not_stale(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("millpond.ui.app._FRESH_S", 60.0)
+    kept = _Kept()
+    begun, ends = threading.Event(), threading.Event()
+    first, second = _Thing("slow"), _Thing("slow")
+
+    def make() -> _Thing:
+        assert not begun.is_set(), "two make it"
+        begun.set()
+        assert ends.wait(30)
+        return _Thing()
+
+    with ThreadPoolExecutor(2) as pool:
+        one = pool.submit(kept.get, first, make)
+        assert begun.wait(30)
+        kept.get("another", int)
+        other = pool.submit(kept.get, second, make)
+        assert second.sought.wait(30)
+        ends.set()
+        assert one.result() is other.result()
 
 
 def test_to_follow_a_query_on_s3_takes_a_listing(

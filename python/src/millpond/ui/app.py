@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -44,6 +45,18 @@ _SECURITY = {
 }
 
 
+class _Value:
+    """A value, when it was made, and how many threads ask for it now."""
+
+    def __init__(self) -> None:
+        self.making = threading.Lock()
+        self.asking = 0
+        self.made: tuple[float, Any] = (-math.inf, None)
+
+    def is_fresh(self) -> bool:
+        return time.monotonic() - self.made[0] < _FRESH_S
+
+
 class _Kept:
     """Values of the last second, by their name: one thread makes each, the others wait for it. It
     reaches the storages as the maker of this was told to.
@@ -52,20 +65,24 @@ class _Kept:
     def __init__(self) -> None:
         self._told = given()
         self._lock = threading.Lock()
-        self._making: dict[object, threading.Lock] = {}
-        self._values: dict[object, tuple[float, Any]] = {}
+        self._values: dict[object, _Value] = {}
 
     def get(self, name: object, make: Callable[[], Any]) -> Any:
         """Return the value of `name`: the kept one if it is fresh."""
         with self._lock:
-            making = self._making.setdefault(name, threading.Lock())
-        with making:
-            at, value = self._values.get(name, (0.0, None))
-            if name not in self._values or time.monotonic() - at >= _FRESH_S:
-                with reached_by(self._told):
-                    value = make()
-                self._values[name] = (time.monotonic(), value)
-            return value
+            self._values = {n: v for n, v in self._values.items() if v.asking or v.is_fresh()}
+            kept = self._values.setdefault(name, _Value())
+            kept.asking += 1
+        try:
+            with kept.making:
+                if not kept.is_fresh():
+                    with reached_by(self._told):
+                        value = make()
+                    kept.made = (time.monotonic(), value)
+                return kept.made[1]
+        finally:
+            with self._lock:
+                kept.asking -= 1
 
 
 class _Pages:
