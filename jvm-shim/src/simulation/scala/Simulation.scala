@@ -17,7 +17,9 @@ import py4j.Py4JNetworkException
 import org.apache.spark.sql.catalyst.expressions.CodegenObjectFactoryMode
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.millpond.MillpondStateStoreProvider
-import org.apache.spark.sql.millpond.base.{AgentLink, AgentSettings, LocalDirs, MillpondError, Seams}
+import org.apache.spark.sql.millpond.base.{
+  AgentLink, AgentSettings, LocalDirs, MillpondError, Seams
+}
 import org.apache.spark.sql.millpond.memory.MemoryBudget
 import org.apache.spark.sql.millpond.provider.MillpondReading
 

@@ -124,8 +124,8 @@ object Trial {
 }
 
 /** Arguments, for each part to run: its name, the first seed, the number of seeds. Runs every seed
-  * without a failure, and then with a failure of every call that may fail. Prints the first sequence
-  * that goes wrong, and ends with exit code 1. */
+  * without a failure, and then with a failure of every call that may fail. Prints the first
+  * sequence that goes wrong, and ends with exit code 1. */
 object Parts {
   private val parts: Seq[Part] = Seq(TablePart, ArenaPart, SortedIndexPart, KeySortPart, BlockPart,
     ChangelogPart, DiskTierPart, FlushPart, ComposedPart, KeyFilterPart,
