@@ -35,10 +35,19 @@ def opened(harness: Harness, below: Path = Path("/")) -> list[Path]:
     return [name for name in found if name.is_relative_to(below)]
 
 
+def open_rocks(harness: Harness) -> set[Path]:
+    """Return the folders of the RocksDBs that are open.
+
+    A sorted file may be open without: where a mapping is slow, as on a busy machine, single reads
+    go to the file, until a pass of maintenance finds that they have ended.
+    """
+    return {name.parent for name in opened(harness) if name.name.startswith("MANIFEST-")}
+
+
 def tier_of(harness: Harness) -> Path:
     """Return the folder of the one RocksDB that is open."""
-    (log,) = {name for name in opened(harness) if name.name.startswith("MANIFEST-")}
-    return log.parent
+    (folder,) = open_rocks(harness)
+    return folder
 
 
 def advance(
@@ -73,9 +82,8 @@ def restored(harness: Harness, checkpoint: Path, state: State) -> Provider:
 def rest(harness: Harness, provider: Provider) -> Path:
     """Let maintenance close what nobody uses. Return the folder of the disk tier."""
     folder = tier_of(harness)
-    assert opened(harness, folder)
     provider.cleanup()
-    assert opened(harness, folder), "a store that was used before this pass is closed"
+    assert open_rocks(harness), "a store that was used before this pass is closed"
 
     def is_closed() -> bool:
         provider.cleanup()
@@ -95,15 +103,15 @@ def test_an_idle_store_has_no_open_files_and_all_its_rows(
     provider = open_provider(harness, tmp_path, schema=PLAIN, operator="dedupe", conf=CONF)
     for version in range(1, versions + 1):
         advance(harness, provider, version - 1, state, chosen)
-        folder = rest(harness, provider)
+        rest(harness, provider)
         store = provider.store(version)
         read(store, state, list(range(ROWS + 500)))
         keys = store.keys()
         store.abort()
         assert keys == len(state)
-        assert not opened(harness, folder), f"single reads open version {version}"
+        assert not open_rocks(harness), f"single reads open version {version}"
         provider.cleanup()
-        assert not opened(harness, folder), "maintenance opens the store"
+        assert not open_rocks(harness), "maintenance opens the store"
         store = provider.store(version)
         assert {k[1]: v[0] for k, v in store.scan()} == state
         store.abort()
@@ -123,7 +131,7 @@ def test_a_scan_keeps_the_store_open(harness: Harness, tmp_path: Path) -> None:
     rows = store.iterate()
     for _ in range(3):
         provider.cleanup()
-        assert opened(harness, folder)
+        assert open_rocks(harness) == {folder}
     assert {k[1]: v[0] for k, v in rows.next(-1)} == state
     store.abort()
     provider.close()
