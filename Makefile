@@ -22,8 +22,9 @@ PREPARED := $(CLASSES) $(BYTECODE)
 TEST ?=
 TEST_ARGS ?=
 # On this many processes, file by file in pytest's order: the unit tests, short ones, come last
-# and fill up.
-WORKERS ?= 2
+# and fill up. With as many as cores, a quarter of the processors' time is left: tests wait for JVMs
+# and for batches.
+WORKERS ?= 3
 SPREAD := -n $(WORKERS) --dist loadfile --no-loadscope-reorder
 # The minor version of Spark before the newest that Millpond supports: unpacked beside .venv, whose
 # other packages serve it too.
@@ -105,7 +106,7 @@ $(BYTECODE): $(INSTALLED)
 	@$(PY) -m integration.worker_bytecode
 	@touch $@
 
-test: build $(PREPARED) ## all tests but the deep ones: eleven minutes (TEST=path TEST_ARGS=... for some)
+test: build $(PREPARED) ## all tests but the deep ones: ten minutes (TEST=path TEST_ARGS=... for some)
 	$(PY) -m pytest $(if $(TEST),"$(TEST)",-m "not deep" $(SPREAD)) $(TEST_ARGS)
 
 test-all: build ## what make test leaves out: make previous, make deep
