@@ -72,6 +72,16 @@ def _first(provider: Provider) -> dict[int, list[str]]:
     return {k: [] for k in range(20)} | {0: ["first..."]}
 
 
+def _is_not_committed(provider: Provider, store: Store, expected: dict[int, list[str]]) -> None:
+    """Check that version 2 can only be aborted, and that version 1 has the expected values."""
+    with pytest.raises(ProviderError, match="STORE_CLOSED"):
+        store.commit()
+    store.abort()
+    store = provider.read_store(1)
+    assert _lists(store) == expected
+    store.release()
+
+
 @pytest.mark.parametrize("backend", ["rocksdb", "heap"])
 @pytest.mark.parametrize("point", ["flush.write", "flush.ingest", "flush.ingested"])
 def test_lists_hold_each_value_once_after_a_flush_that_failed(
@@ -165,11 +175,8 @@ def test_a_batch_that_got_no_room_is_not_committed(harness: Harness, checkpoint:
         with pytest.raises(ProviderError, match="STORE_CLOSED") as refused:
             store.merge([0], ["again..."])
         assert "LOCAL_DISK_FULL" in refused.value.text, "it does not say what led to it"
-    with pytest.raises(ProviderError, match="STORE_CLOSED"):
-        store.commit()
-    store.abort()
+    _is_not_committed(provider, store, expected)
     store = provider.store(1)
-    assert _lists(store) == expected
     for i in range(3):
         _append(store, f"kept {i}", expected)
     store.commit()
@@ -188,12 +195,7 @@ def test_a_batch_of_which_memory_alone_refused_a_row_is_not_committed(
     with pytest.raises(ProviderError, match="MEMORY_EXHAUSTED"):
         for _ in range(3):
             _append(store, "lost", {})
-    with pytest.raises(ProviderError, match="STORE_CLOSED"):
-        store.commit()
-    store.abort()
-    store = provider.read_store(1)
-    assert _lists(store) == expected
-    store.release()
+    _is_not_committed(provider, store, expected)
     provider.close()
 
 
@@ -206,12 +208,7 @@ def test_a_batch_whose_log_got_no_heap_is_not_committed(harness: Harness, checkp
     with pytest.raises(ProviderError, match="OutOfMemoryError"):
         store.merge_blanks([0], 8 << 20)
     assert harness.disarm() == 1, "no part of the log was written"
-    with pytest.raises(ProviderError, match="STORE_CLOSED"):
-        store.commit()
-    store.abort()
-    store = provider.store(1)
-    assert _lists(store) == expected
-    store.abort()
+    _is_not_committed(provider, store, expected)
     provider.close()
 
 
