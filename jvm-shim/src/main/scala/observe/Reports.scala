@@ -119,7 +119,7 @@ object DriverReports extends Logging {
   /** Spark calls it from one thread at a time. */
   private final class Receiver(override val rpcEnv: RpcEnv, source: ExecutorsSource,
       context: SparkContext) extends ThreadSafeRpcEndpoint {
-    private val kept = new KeptReports(context.listenerBus.post(_), () => System.nanoTime)
+    private val kept = new KeptReports(context.listenerBus.post(_))
 
     override def receiveAndReply(call: RpcCallContext): PartialFunction[Any, Unit] = {
       case text: String =>

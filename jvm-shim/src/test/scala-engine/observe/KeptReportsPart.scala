@@ -9,14 +9,14 @@ import org.apache.spark.sql.millpond.testing.{Part, Trial}
 object KeptReportsPart extends Part {
   override val name = "kept-reports"
 
-  private val TickNanos = 2000L * 1000000L
+  private val TickMs = 2000L
   private val HourMs = 3600L * 1000L
 
   override def run(trial: Trial): Unit = {
     import trial.{chance, equal, random}
-    var nanos = random.nextLong()
+    var passedMs = random.nextLong()
     val posted = mutable.ArrayBuffer.empty[ReportEvent]
-    val kept = new KeptReports(posted.addOne(_): Unit, () => nanos)
+    val kept = new KeptReports(posted.addOne(_): Unit, () => passedMs)
     val aheadMs = Seq.fill(random.between(1, 4))(random.between(-48L * HourMs, 48L * HourMs))
     trial.step(s"clocks that are ahead by $aheadMs ms")
     val last = mutable.HashMap.empty[String, String]
@@ -28,18 +28,18 @@ object KeptReportsPart extends Part {
       posted.clear()
     }
     def keep(executor: String): Option[ReportEvent] = last.get(executor).map { text =>
-      lastKept(executor) = nanos
+      lastKept(executor) = passedMs
       StateReportEvent(text)
     }
     (1 to random.between(10, 1000)).foreach { tick =>
-      nanos += TickNanos
+      passedMs += TickMs
       aheadMs.zipWithIndex.foreach { case (ahead, number) =>
         val executor = number.toString
         val atMs = System.currentTimeMillis + ahead
         val text = s"""{"executor": "$executor", "at_ms": $atMs, "tick": $tick}"""
         kept.came(executor, text)
         last(executor) = text
-        val isDue = lastKept.get(executor).forall(nanos - _ >= 300L * TickNanos)
+        val isDue = lastKept.get(executor).forall(passedMs - _ >= 300L * TickMs)
         val event = if (isDue) keep(executor) else Some(PassingReportEvent(text))
         check(event, s"in tick $tick of executor $executor")
       }
