@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
@@ -19,6 +20,8 @@ from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.streaming.query import StreamingQuery
+
+from integration.jvm import MILLPOND
 
 Batch = list[str]
 _STATE_METRICS = (
@@ -137,6 +140,30 @@ def settings(spark: SparkSession, conf: Mapping[str, str]) -> Iterator[None]:
                 spark.conf.unset(key)
             else:
                 spark.conf.set(key, old)
+
+
+def count_numbers(
+    spark: SparkSession,
+    checkpoint: Path,
+    *,
+    available_now: bool,
+    conf: Mapping[str, str] = MappingProxyType({}),
+) -> StreamingQuery:
+    """Start a query on Millpond that counts a hundred numbers a second, or once, by seven keys."""
+    numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 100).load()
+    counts = numbers.withColumn("key", numbers.value % 7).groupBy("key").count()
+    provider = {"spark.sql.streaming.stateStore.providerClass": MILLPOND}
+    with settings(spark, {**provider, **conf}):
+        writer = (
+            counts.writeStream.outputMode("update")
+            .format("noop")
+            .option("checkpointLocation", str(checkpoint))
+        )
+        return (
+            writer.trigger(availableNow=True)
+            if available_now
+            else writer.trigger(processingTime="1 second")
+        ).start()
 
 
 def finish(query: StreamingQuery, run: Run, *, fails: bool = False, seconds: int = 120) -> None:
