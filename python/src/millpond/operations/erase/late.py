@@ -11,8 +11,9 @@ from millpond.format import layout
 from millpond.model.ids import StoreId
 from millpond.operations.erase.journal import Journal
 from millpond.operations.erase.matching import Matcher
-from millpond.operations.erase.places import Place, has_run_on, listings, query_runs
+from millpond.operations.erase.places import Place, listings, query_runs
 from millpond.operations.erase.plan import Rewrite
+from millpond.operations.erase.run_on import has_run_on
 from millpond.operations.erase.write import records_of_key
 from millpond.spark.metadata import newest_commit
 from millpond.store.files import StoreFiles

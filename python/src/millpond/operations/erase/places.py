@@ -15,6 +15,7 @@ from millpond.model.ids import StoreId, VersionId
 from millpond.operations.erase.journal import Journal, decode_journal, encode_journal
 from millpond.operations.erase.matching import Matcher
 from millpond.operations.erase.plan import Rewrite, rewrites_of, uncounted
+from millpond.operations.erase.run_on import delete_replaced, has_run_on
 from millpond.operations.erase.scan import Found, described, find
 from millpond.operations.erase.tables import as_replaced
 from millpond.operations.erase.write import count
@@ -119,6 +120,8 @@ def open_place(path: str | os.PathLike[str], until_end: ExitStack, *, dry_run: b
     # A journal that is left names too little. The mark stays until all is erased by another one:
     # where changelogs were written anew, a row that was deleted may have come back.
     erasing = journal is not None
+    if journal is not None:
+        delete_replaced(storage, journal)
     found = survey(storage, root, erasing=erasing)
     images = []
     for batch in found.spark.kept_batches if found.spark is not None else ():
@@ -405,20 +408,6 @@ def query_runs(place: Place, what: str) -> MillpondError:
         ErrorKind.QUERY_RUNNING,
         f"{place.path}: {what}",
         hint="Stop the query, then erase again.",
-    )
-
-
-def has_run_on(storage: Storage, journal: Journal) -> bool:
-    """Whether the query has committed versions since the erasure was planned: the journal has none
-    of them, and nothing else has their rows. So does a query that had no heartbeat when the place
-    was marked, or one that was seen then by an erasure that was killed.
-    """
-    committed = newest_commit(storage) + 1
-    listed = listings(storage)
-    return any(
-        last < version.version <= committed
-        for store, last in journal.newest.items()
-        for version in listed.get(store, Listing()).changelogs
     )
 
 
