@@ -6,6 +6,8 @@ damaged.
 
 from __future__ import annotations
 
+import io
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,7 +23,9 @@ from integration.harness import (
     short_conf,
 )
 from integration.jvm import MILLPOND
+from integration.processes import wait_until
 from integration.store_model import write_spark_metadata
+from millpond.format.changelog import ChangelogReader, ChangelogWriter
 
 pytestmark = [pytest.mark.spark, millponds_own]
 
@@ -119,6 +123,39 @@ def test_a_changelog_is_replaced_while_it_is_opened(harness: Harness, checkpoint
     store.abort()
     provider.close()
     other.close()
+
+
+def test_a_changelog_of_all_rows_takes_the_place_of_changes(
+    harness: Harness, checkpoint: Path
+) -> None:
+    """An erasure writes a changelog anew between a restore's plan and its reads."""
+    provider = _provider(harness, checkpoint)
+    _commit(provider, 0, {1: "one", 2: "two"})
+    provider.store(1).abort()
+    provider.snapshot()
+    store = provider.store(1)
+    store.remove([1])
+    store.commit()
+    provider.close()
+    provider = _provider(harness, checkpoint)
+    harness.hold("load.opened")
+    load = harness.begin("get_store", p=provider.name, s="late", version=2)
+    wait_until(harness.is_holding, seconds=60, what="the load")
+    folder = checkpoint / "state" / "0" / "0"
+    first = ChangelogReader(io.BytesIO((folder / "1.changelog").read_bytes()))
+    last = ChangelogReader(io.BytesIO((folder / "2.changelog").read_bytes()))
+    (kept,) = (record for record in first if record.value is not None and b"two" in record.value)
+    whole = replace(last.header, empty_base=True, lineage_base=1, lineage=("",))
+    with (folder / "new").open("xb") as file:
+        writer = ChangelogWriter(file, whole)
+        writer.append(kept)
+        writer.finish()
+    (folder / "new").rename(folder / "2.changelog")
+    harness.let_go()
+    harness.join(load)
+    assert harness.call("scan", s="late") == [[[2], ["two"]]]
+    harness.call("abort", s="late")
+    provider.close()
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,9 @@ private[engine] final class Replay(context: StoreContext, layout: StoreLayout, f
       PendingChangelog.check(c, header, context.usesCommitIds)
       if (parent.exists(_ != header.get("lineage").elements.asScala.toSeq.last.asText))
         throw PendingChangelog.replaced(c)
+      // an erasure wrote it since, with all rows: what was deleted below it would come back
+      if (header.path("empty_base").asBoolean && (last != null || onDisk.version > 0L))
+        throw PendingChangelog.replaced(c)
       last = header
       addFamilies(header, c.version, onDisk = false) // families may first appear in this changelog
       liveKeys = KeyCount.of(layout, header)
