@@ -28,6 +28,7 @@ from millpond.format.format_file import decode_format
 from millpond.format.manifest import decode_manifest
 from millpond.operations.erase.scan import rocksdb_texts
 from millpond.storage import LocalStorage, Storage
+from millpond.store.collection.announcements import erasures
 
 # What a task meets whose files an erasure replaces: Spark tries again, and that is refused.
 _OVERTAKEN = OF_DAMAGE | {
@@ -78,6 +79,8 @@ class Erasing(Actors):
     planned = 0  # the newest version that the last erasure knows of
     activity = 0  # how many steps so far may have made files, or deleted some
     saved: tuple[Saved, ...] = ()
+    marked = False  # a key was half erased when the attempt began
+    announced: frozenset[str] = frozenset()  # the erasures that had begun before the batch
 
     # ---- the oracle
 
@@ -145,6 +148,7 @@ class Erasing(Actors):
             )
         )
         was = self.newest
+        self.announced = erasures(self.world.storage)
         self.in_batch = True
         try:
             super().do_batch(step)
@@ -214,10 +218,15 @@ class Erasing(Actors):
         return len(self.erased) - self.erasing
 
     def goes_on(self) -> bool:
-        """Let commands go on. Return whether the query does."""
+        """Let commands go on. Return whether the query does.
+
+        A batch that was begun before an erasure wrote, and is committed after it has ended, is not
+        simulated.
+        """
         self.world.beside()
         self.tidy()
-        return not self.stopped
+        has_ended = erasures(self.world.storage) != self.announced and not self._is_marked()
+        return not self.stopped and not has_ended
 
     def opened(self, task: Task, since: int) -> None:
         """Note which rows a task found that opened its store beside an erasure."""
@@ -227,10 +236,12 @@ class Erasing(Actors):
         task.walks.clear()  # nobody knows which rows they yield
         found = {name: self._scanned(task, name) for name in task.rows}
         forms = self.forms(dict(task.rows), since)
-        if self.newest > self.planned:
-            # A batch that the erasure does not know of. It has rows of the key or not.
+        if self.newest > self.planned or not self.marked:
+            # A batch that the erasure does not know of. It has rows of the key or not. A store that
+            # was opened while the erasure began has some of them.
             left = self.forms(found, since)[-1]
-            forms = [found] if left == forms[-1] else []
+            if left == forms[-1] and found not in forms:
+                forms, self.counts = [found], False
         for form in forms:
             if found == form:
                 task.rows.clear()
@@ -249,11 +260,14 @@ class Erasing(Actors):
         self.tidy()
         if self.stopped:
             raise Refused
+        self.marked = self._is_marked()
 
     def _judge(self, error: ProviderError, executor: Executor, *, last: bool = False) -> None:
         self.tidy()
         kinds = kinds_of(error)
-        if kinds and kinds[0] in _OVERTAKEN and (self.erasure is not None or self.stopped):
+        # An erasure deletes what is being written when it begins.
+        overtaken = _OVERTAKEN | {ErrorKind.STORAGE_UNAVAILABLE}
+        if kinds and kinds[0] in overtaken and (self.erasure is not None or self.stopped):
             self.world.log(f"refused: {kinds[0].value}")
             raise Refused
         super()._judge(error, executor, last=last)
@@ -336,8 +350,10 @@ class Erasing(Actors):
             for one in self.saved
         )
         if has_run_on:
-            for number in range(erasure.newest + 1, self.newest + 1):
-                self._adopt(erasure.text, number)
+            self.counts = False  # the batch counted rows that its base has not any more
+            for number in self.restorable():
+                if number > erasure.newest:
+                    self._adopt(erasure.text, number)
             return
         # What a task published while the key was erased, nobody reads: its batch is not committed.
         newest = None if erasure.alone and erasure.activity == self.activity else self.newest
