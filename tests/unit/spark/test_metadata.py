@@ -240,3 +240,27 @@ def test_the_id_of_a_store_in_the_commit_log() -> None:
     )
     assert commit.id_of(StoreId(3, 0, "default"), ["default"]) is None
     assert commit.id_of(StoreId(0, 0, "default"), four) is None
+
+
+def test_all_that_was_listed_is_removed_meanwhile() -> None:
+    """A query commits two batches and removes the first, while its logs are read."""
+
+    class Overtaken(MemoryStorage):
+        def read(self, key: str) -> bytes:
+            if key == "offsets/0":
+                self.put_bytes("offsets/1", offsets_text().encode())
+                self.put_bytes("commits/1", b'v1\n{"nextBatchWatermarkMs":0}')
+                self.delete(["offsets/0", "commits/0"])
+            return super().read(key)
+
+    storage = Overtaken()
+    storage.put_bytes("offsets/0", offsets_text().encode())
+    storage.put_bytes("commits/0", b'v1\n{"nextBatchWatermarkMs":0}')
+    assert read_spark_metadata(storage).kept_batches == (1,)
+
+
+def test_commits_without_offsets_are_read_no_more_than_a_few_times() -> None:
+    storage = filled({"commits/0": 'v1\n{"nextBatchWatermarkMs":0}', "offsets/5": "v1\nbroken\n-"})
+    damaged: list[Any] = []
+    assert read_spark_metadata(storage, damaged=damaged).kept_batches == ()
+    assert [key for key, _ in damaged] == ["offsets/5"]

@@ -31,6 +31,7 @@ LEFT_OUT = "millpond.leftOut"  # a conf that Spark ignores
 PROVIDER_CLASS = "spark.sql.streaming.stateStore.providerClass"
 _ENCODING_FORMAT = "spark.sql.streaming.stateStore.encodingFormat"
 
+_TRIES = 3  # a log may have entries that never have a partner, so not for ever
 T = TypeVar("T")
 
 
@@ -166,10 +167,29 @@ def read_spark_metadata(
         UnsupportedError: FORMAT_TOO_NEW: Spark 4.3 does not write this version of a log.
         UnavailableError: the storage fails.
     """
+    for _ in range(_TRIES):
+        unread: list[tuple[str, MillpondError]] = []
+        found, listed = _read_logs(storage, batches, operators, None if damaged is None else unread)
+        # A query that commits fast has removed all that was listed: what it has now counts.
+        if found.kept_batches or not listed:
+            break
+    if damaged is not None:
+        damaged += unread
+    return found
+
+
+def _read_logs(
+    storage: Storage,
+    batches: Collection[int] | None,
+    operators: Collection[int] | None,
+    damaged: list[tuple[str, MillpondError]] | None,
+) -> tuple[SparkMetadata, int]:
+    """Read Spark's logs once. Return what they say, and how many commits were listed."""
     # The commit log first. A batch of the commit log then has its entry in the offset log too, even
     # if it commits meanwhile.
     commit_batches = logged_batches(storage, layout.COMMITS_DIR)
     offset_batches = logged_batches(storage, layout.OFFSETS_DIR)
+    listed = len(commit_batches)
 
     gone: set[str] = set()  # keys of what Spark has removed since it was listed
 
@@ -205,7 +225,7 @@ def read_spark_metadata(
         info = read_operator_info(storage, operator)
         if info is not None:
             infos[operator] = info
-    return SparkMetadata(
+    result = SparkMetadata(
         query_id=read(layout.QUERY_METADATA_KEY, query_id_of),
         offset_batches=tuple(offset_batches),
         commit_batches=tuple(commit_batches),
@@ -213,6 +233,7 @@ def read_spark_metadata(
         commits=commits,
         operators=infos,
     )
+    return result, listed
 
 
 def read_operator_info(storage: Storage, operator: int) -> OperatorInfo | None:
