@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
-from millpond.errors import ErrorKind, InvalidInputError, MillpondError, NotFoundError, error
+from millpond.errors import ErrorKind, InvalidInputError, MillpondError, error
 from millpond.format import layout
 from millpond.format.format_file import decode_format, encode_format
 from millpond.model.ids import StoreId, VersionId
@@ -135,10 +135,8 @@ def open_place(path: str | os.PathLike[str], until_end: ExitStack, *, dry_run: b
         if images:
             images[-1] = replace(images[-1], texts={}, files=())
         images.append(image)
-    if not images:
-        raise NotFoundError(
-            f"{root}: no batch is committed yet", kind=ErrorKind.BATCH_NOT_COMMITTED
-        )
+    if not images:  # none is committed, or the query has gone on, and removed them all
+        images.append(look(storage, found, root, erasing=erasing))
     return _checkpoint(storage, root, images, journal, hold, run_on=erasing)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 from millpond.operations.erase.journal import Journal
@@ -63,32 +64,32 @@ def plan_tables(
     source = CanonicalRows(storage, index)
     writers = TableWriters(image, source.key_groups, directory)
     changed: dict[str, TableEntry] = {}
-    for table in index.tables:
-        if table.key is None or table.store.operator != matcher.operator:
-            continue
-        before = found.rows
-        for rows in source.table_rows(table):
-            for n, goes in enumerate(matcher.mask(table.store.name, table.family, rows.keys)):
-                if goes:
-                    found.rows += 1
-                    found.live += not table.family.internal
-                    found.keys.add(rows.keys[n])
-                    found.values.add(rows.values[n])
-        if found.rows == before:
-            continue
-        changed[table.key] = table
-        for rows in source.table_rows(table):
-            mask = matcher.mask(table.store.name, table.family, rows.keys).tolist()
-            kept = [n for n, goes in enumerate(mask) if not goes]
-            if kept:
-                left = Rows(
-                    rows.family,
-                    [rows.groups[n] for n in kept],
-                    [rows.keys[n] for n in kept],
-                    [rows.values[n] for n in kept],
-                )
-                writers.write(table.store, left)
-    writers.close()
+    with closing(writers):
+        for table in index.tables:
+            if table.key is None or table.store.operator != matcher.operator:
+                continue
+            before = found.rows
+            for rows in source.table_rows(table):
+                for n, goes in enumerate(matcher.mask(table.store.name, table.family, rows.keys)):
+                    if goes:
+                        found.rows += 1
+                        found.live += not table.family.internal
+                        found.keys.add(rows.keys[n])
+                        found.values.add(rows.values[n])
+            if found.rows == before:
+                continue
+            changed[table.key] = table
+            for rows in source.table_rows(table):
+                mask = matcher.mask(table.store.name, table.family, rows.keys).tolist()
+                kept = [n for n, goes in enumerate(mask) if not goes]
+                if kept:
+                    left = Rows(
+                        rows.family,
+                        [rows.groups[n] for n in kept],
+                        [rows.keys[n] for n in kept],
+                        [rows.values[n] for n in kept],
+                    )
+                    writers.write(table.store, left)
     files = {entry.key: (path, entry) for path, entry in writers.files()}
     tables, news = [], dict[str, tuple[int, int]]()
     for table in index.tables:
