@@ -139,6 +139,29 @@ def test_the_larger_the_batch_the_less_is_left(provider: Provider, tmp_path: Pat
 
 
 @pytest.mark.parametrize("provider", ["64m"], ids=["memory"], indirect=True)
+def test_a_few_long_values_do_not_wait(provider: Provider, tmp_path: Path) -> None:
+    """Of 400 values of 64 KiB at most 4 MiB wait for the commit, and a block that is not full."""
+    store = provider.store(1)
+    store.put_numbered(Numbered(400, "long", 65_536))
+    (growing,) = _unfinished(tmp_path)
+    before_bytes = growing.stat().st_size
+    assert store.commit().version == 2
+    path = tmp_path / "state/0/0/2.changelog"
+    assert before_bytes > path.stat().st_size * 0.7
+
+
+@pytest.mark.parametrize("provider", ["64m"], ids=["memory"], indirect=True)
+def test_a_long_value_that_is_put_again_is_written_once(
+    provider: Provider, tmp_path: Path
+) -> None:
+    store = provider.store(1)
+    for i in range(30):
+        store.put_numbered(Numbered(4, f"again {i}", 262_144))
+    assert not _unfinished(tmp_path)
+    assert store.commit().version == 2
+
+
+@pytest.mark.parametrize("provider", ["64m"], ids=["memory"], indirect=True)
 def test_the_next_batch_keeps_as_little(provider: Provider, tmp_path: Path) -> None:
     """After a large batch, one of 5,000 rows is written before its commit."""
     _write(provider, 2, Numbered(4 * ROWS, "large", 20))

@@ -44,9 +44,9 @@ private[engine] final class BatchLog(engine: StoreEngine) extends Logging {
   /** The batch changed a row of the family. */
   def afterWrite(f: Family): Unit = if (waits(f, mostWaiting) && !failed) writePart(f)
 
-  /** Whether the file lacks so many changes, or as much of long lists. */
+  /** Whether the file lacks so many changes, or as much of long values and lists. */
   private def waits(f: Family, rows: Int): Boolean =
-    f.table.unloggedCount >= rows || f.table.appendedBytes >= rows * ListBytes
+    f.table.unloggedCount >= rows || f.table.waitingBytes >= rows * LongBytes
 
   private def writePart(f: Family): Unit = {
     val start = System.nanoTime
@@ -328,7 +328,7 @@ private[engine] final case class WrittenChangelog(file: File, fileBytes: Long, r
 
 private[engine] object BatchLog {
   private val AheadRecords = 64
-  private val ListBytes = 256L // of long lists, so many wait for each row that may wait
+  private val LongBytes = 256L // of long values and lists, so many wait for each row that may wait
   private val SegmentBytes = 16L << 20 // a flush holds the raw bytes of one file in the heap
 
   /** @param asOf lists the families of this committed version; by default, those

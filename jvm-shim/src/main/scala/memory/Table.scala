@@ -109,11 +109,12 @@ final class Table(budget: MemoryBudget, shape: TableShape) extends WrittenRecord
       if (!knowsAll) setFlag(record, Blind)
       if (appended) setFlag(record, Appended)
       Platform.putInt(null, record + TouchAt, touched.add(record, 0L))
-      if (appended) noteAppended(valueLength)
+      if (appended) noteAppended(valueLength) else notePut(0L, valueLength)
     } else {
       val inBatch = Platform.getInt(null, found + BatchAt) == batch
       if (inBatch && openIterators == 0 && valueLength <= Platform.getInt(null,
           found + CapacityAt)) {
+        notePut(found, valueLength)
         noteAgain(found)
         if (!isPresent(found)) absent -= 1
         if (valueLength > 0)
@@ -130,6 +131,7 @@ final class Table(budget: MemoryBudget, shape: TableShape) extends WrittenRecord
           valueOffset, valueLength, tail = tail)
         // what the batch did to the key before was no append
         if (appended && !inBatch) setFlag(record, Appended)
+        notePut(if (inBatch) found else 0L, valueLength)
         supersede(found, record, hash, inBatch)
       }
     }

@@ -8,6 +8,7 @@ import org.apache.spark.unsafe.Platform
 private[millpond] abstract class WrittenRecords(budget: MemoryBudget, shape: TableShape)
     extends Records(budget, shape) {
   import Records._
+  import WrittenRecords._
 
   private[memory] final var touched = new TouchList
 
@@ -16,7 +17,7 @@ private[millpond] abstract class WrittenRecords(budget: MemoryBudget, shape: Tab
   private var loggedUpTo = 0
   protected final val again = new PairQueue
   private var takenLength = 0 // that length, of the record that `takeUnlogged` took from there
-  private var appendedCount = 0L // see `appendedBytes`
+  private var waitingCount = 0L // see `waitingBytes`
 
   final def touchedCount: Int = touched.size
   final def touchedRecord(i: Int): Long = touched.current(i)
@@ -49,9 +50,9 @@ private[millpond] abstract class WrittenRecords(budget: MemoryBudget, shape: Tab
   /** How many touched records the batch's log lacks, as they are now. */
   final def unloggedCount: Int = touched.size - loggedUpTo + again.size
 
-  /** About how many appended bytes the log lacks: few keys may have long lists. Those of a list
-    * that was replaced count until all waiting records are logged. */
-  final def appendedBytes: Long = appendedCount
+  /** About how many bytes of appended and of long values the log lacks: few keys may have much.
+    * Those of a list that was replaced count until all waiting records are logged. */
+  final def waitingBytes: Long = waitingCount
 
   /** The next record that the log lacks, by its number in the touch list. There is one. From now
     * on it counts as logged. */
@@ -72,8 +73,9 @@ private[millpond] abstract class WrittenRecords(budget: MemoryBudget, shape: Tab
     * @param op what it got of the key, 0: nothing */
   final def markLogged(i: Int, op: Byte): Unit = {
     val record = touched.current(i)
-    if (op == Op.Merge) appendedCount -= valueLength(record) - mergeBase(i)
-    if (appendedCount < 0L || unloggedCount == 0) appendedCount = 0L
+    if (op == Op.Merge) waitingCount -= valueLength(record) - mergeBase(i)
+    else if (op == Op.Put) waitingCount -= beyondShort(valueLength(record))
+    if (waitingCount < 0L || unloggedCount == 0) waitingCount = 0L
     setFlag(record,
       if (op == 0) Logged else if (op == Op.Delete) Told | Logged else Told | Logged | Grown)
   }
@@ -92,7 +94,7 @@ private[millpond] abstract class WrittenRecords(budget: MemoryBudget, shape: Tab
   protected final def endLog(): Unit = {
     loggedUpTo = 0
     again.clear()
-    appendedCount = 0L
+    waitingCount = 0L
   }
 
   /** The batch changes a record of its own, which the log may have. */
@@ -101,5 +103,19 @@ private[millpond] abstract class WrittenRecords(budget: MemoryBudget, shape: Tab
     Platform.putShort(null, record + FlagsAt, (flags(record) & ~Logged).toShort)
   }
 
-  protected final def noteAppended(bytes: Int): Unit = appendedCount += bytes
+  protected final def noteAppended(bytes: Int): Unit = waitingCount += bytes
+
+  /** The batch writes a value. Short ones are bounded by their number.
+    * @param old the record of the batch that it replaces, or 0 */
+  protected final def notePut(old: Long, length: Int): Unit = {
+    if (old != 0L && !is(old, Logged))
+      waitingCount = math.max(0L, waitingCount - beyondShort(valueLength(old)))
+    waitingCount += beyondShort(length)
+  }
+
+  private def beyondShort(length: Int): Int = math.max(0, length - ShortBytes)
+}
+
+private object WrittenRecords {
+  private val ShortBytes = 256
 }

@@ -184,7 +184,7 @@ private final class TableStore(trial: Trial, shape: TableShape) {
     }
     equal(table.unloggedCount, math.max(0, before - most), "what the log lacks")
     if (table.unloggedCount == 0) {
-      equal(table.appendedBytes, 0L, "the appended bytes that the log lacks")
+      equal(table.waitingBytes, 0L, "the long values that the log lacks")
       equal(applied(versions(version), log), working, "what the log makes of the version before")
     }
   }
