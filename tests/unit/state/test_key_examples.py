@@ -54,6 +54,11 @@ def test_an_example_is_taken(kind: SparkType) -> None:
         assert taken.as_py() == b"a" or kind != Atom("binary")
 
 
+def test_an_example_of_a_column_that_begins_with_a_dash_is_taken() -> None:
+    given = key_hint(Struct((Field("-k", Atom("long")),)), {}).partition("For example ")[2]
+    assert given == "--key=-k=1"
+
+
 @pytest.mark.parametrize("text", ["YQ", "a", "Y Q=", "é"])
 def test_bytes_are_given_in_base64(text: str) -> None:
     key = Struct((Field("b", Atom("binary")),))

@@ -5,7 +5,9 @@ They go through the functions and through the command.
 
 from __future__ import annotations
 
+import argparse
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,9 +18,13 @@ import pytest
 
 import millpond
 from millpond import savepoint
+from millpond.cli.arguments import add_family
 from millpond.cli.main import main
 from millpond.errors import ErrorKind, MillpondError
 from millpond.model.ids import StoreId
+from millpond.spark.state_schemas import FamilySchema
+from millpond.spark.types import Struct
+from millpond.state.selection import Choice
 from tests.checkpoints import CheckpointBuilder
 from tests.row_checkpoints import RowsBuilder, expected
 
@@ -160,6 +166,28 @@ def test_the_list_says_how_to_read(
     assert main(["state", "list", str(built.root), "--no-count", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["families"][0]["rows"] == -1
     assert millpond.state.list(built.root, batch=1).families[0].rows == 4
+
+
+def test_names_that_begin_with_a_dash_are_no_options(
+    built: CheckpointBuilder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """What a list says how to read is taken by the command, whatever is named how."""
+    schema = FamilySchema(name="-x", key=Struct(()), value=Struct(()), kind="point")
+    parser = argparse.ArgumentParser()
+    add_family(parser)
+    told = Choice(operator=0, name="o", store="-a b", schema=schema).arguments()
+    taken = parser.parse_args(shlex.split(told))
+    assert (taken.operator, taken.store, taken.column_family) == ("0", "-a b", "-x")
+    (tmp_path / "-job").symlink_to(built.root)
+    monkeypatch.chdir(tmp_path)
+    assert main(["state", "list", "--", "-job"]) == 0
+    text = capsys.readouterr().out
+    (line,) = [line for line in text.splitlines() if "millpond state read" in line]
+    assert main(shlex.split(line)[2:]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1 + 8
 
 
 def test_two_batches_of_one_query(

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 
 from millpond import api
 from millpond.cli.output import Output, bytes_text
 from millpond.errors import InvalidInputError
+from millpond.model.command_texts import path_text
 from millpond.operations.rescale import COMPOSED, REHASH, RescaleReport
 
 
@@ -24,7 +24,7 @@ def rescale_command(arguments: argparse.Namespace, output: Output) -> int:
             output.line("there is no rescale to take back")
         return 0
     if arguments.partitions is None:
-        command = shlex.join(["millpond", "rescale", arguments.checkpoint, "16"])
+        command = f"millpond rescale {path_text(arguments.checkpoint)} 16"
         raise InvalidInputError(
             "the number of partitions is missing",
             hint=f"Say how many: {command}, or --undo.",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -30,6 +29,7 @@ from millpond.errors import (
     error,
 )
 from millpond.format.layout import new_staging_name
+from millpond.model.command_texts import path_text
 from millpond.operations.notebook import time_text
 from millpond.rows import require_tools
 from millpond.state.selection import open_state
@@ -195,7 +195,7 @@ def list_(arguments: argparse.Namespace, output: Output) -> int:
         for label, columns in (("key", family.key), ("value", family.value)):
             text = ", ".join(f"{name} {kind}" for name, kind in columns.items())
             output.line(f"  {label:<5} {text or 'none'}")
-        output.line(f"  read  millpond state read {shlex.quote(found.path)} {family.arguments}")
+        output.line(f"  read  millpond state read {path_text(found.path)} {family.arguments}")
     hidden = [family for family in found.families if family.internal]
     if hidden:
         output.line()

@@ -6,6 +6,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from millpond.model.command_texts import option_words
 from millpond.spark.types import Atom, Decimal, SparkType, Struct, type_text
 
 _EXAMPLES = {
@@ -47,10 +48,8 @@ def columns_text(key: Struct, shown: Mapping[str, str]) -> str:
 
 def key_hint(key: Struct, shown: Mapping[str, str]) -> str:
     """Return what a key is, with an example for the command line."""
-    given = (
-        shlex.quote(f"{shown.get(name, name)}={_text(value)}") for name, value in _leaves(key, "")
-    )
-    told = " ".join(f"--key {one}" for one in given)
+    given = (f"{shown.get(name, name)}={_text(value)}" for name, value in _leaves(key, ""))
+    told = shlex.join(word for one in given for word in option_words("--key", one))
     return f"A key here is: {columns_text(key, shown)}. For example {told}"
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from millpond.errors import ErrorKind, InvalidInputError, NotFoundError, error
+from millpond.model.command_texts import option_words
 from millpond.model.ids import DEFAULT_STORE, StoreId, VersionId
 from millpond.model.json_fields import ColumnFamily
 from millpond.model.partition_keys import (
@@ -113,8 +114,8 @@ class Choice:
 
     def arguments(self) -> str:
         """Return the arguments of `millpond state read` that mean it."""
-        words = ["--operator", str(self.operator), "--store", self.store]
-        return shlex.join([*words, "--column-family", self.schema.name])
+        words = ["--operator", str(self.operator), *option_words("--store", self.store)]
+        return shlex.join([*words, *option_words("--column-family", self.schema.name)])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from millpond.errors import ErrorKind, InvalidInputError
+from millpond.model.command_texts import option_words
 
 _ERROR = re.compile(r"^millpond: ([A-Z_]+): (.*)\n(?:  hint: (.*))?", re.MULTILINE)
 _OTHER = "Run the command in a terminal: it shows all that the job prints."
@@ -29,7 +30,7 @@ def job_plan(savepoint: str, job: str, options: Mapping[str, object]) -> dict[st
     command = [sys.executable, "-m", "millpond.cli.main", "savepoint", "plan", savepoint]
     given = [f"--option={name}={value}" for name, value in options.items()]
     done = subprocess.run(
-        [*command, "--job", job, "--json", *given],
+        [*command, *option_words("--job", job), "--json", *given],
         stdin=subprocess.DEVNULL,
         capture_output=True,
         check=False,

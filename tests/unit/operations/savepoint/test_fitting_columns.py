@@ -124,6 +124,11 @@ def test_each_column_family_has_its_own() -> None:
         "--column-family one --add-column b:integer",
         "--column-family two --change-column a:long",
     ]
+    saved = {("s", "-one"): _family("a:int"), ("s", "two"): _family("a:int")}
+    job = {("s", "-one"): _family("`-b`:int,a:int"), ("s", "two"): _family("a:int")}
+    assert column_options(saved, job, [])[0] == [
+        "--column-family=-one --add-column=-b:integer --column-order=-b,a",
+    ]
     saved = {("l", "default"): _family("a:int"), ("r", "default"): _family("a:int")}
     job = {("l", "default"): _family("a:int,b:int"), ("r", "default"): _family("a:int")}
     assert column_options(saved, job, [])[0] == ["--store l --add-column b:integer"]

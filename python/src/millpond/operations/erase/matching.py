@@ -7,6 +7,7 @@ keep its columns in one order, by which they are found.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from millpond.errors import ErrorKind, InvalidInputError, UnsupportedError
+from millpond.model.command_texts import option_words
 from millpond.model.json_fields import ColumnFamily
 from millpond.model.partition_keys import PartitionKeyRule
 from millpond.query.image import Image, operator_info
@@ -127,9 +129,12 @@ class Matcher:
                 "the operator has no key by which its rows could be found",
                 hint="`millpond state list` shows the operators and their keys.",
             )
+        given = shlex.join(
+            word for name in offered for word in option_words("--key", f"{name}=...")
+        )
         what = f"no key column {', '.join(map(repr, key))}" if key else "a key is needed"
         raise InvalidInputError(
             f"{what}; there are: {', '.join(offered)}",
             kind=ErrorKind.INVALID_ARGUMENT,
-            hint=f"Give some of them: {' '.join(f'--key {name}=...' for name in offered)}",
+            hint=f"Give some of them: {given}",
         )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from millpond.errors import InvalidInputError, UnsupportedError
+from millpond.model.command_texts import option_words
 from millpond.query.schemas import Families
 from millpond.spark.column_changes import check_cast
 from millpond.spark.column_types import bare_type, columns_of, is_struct, type_of, without_names
@@ -36,10 +37,11 @@ class _Options:
     assumed: list[str] = field(default_factory=list)
 
     def words(self) -> list[str]:
-        words = [w for text in self.add for w in ("--add-column", text)]
-        words += [w for text in self.drop for w in ("--drop-column", text)]
-        words += [w for text in self.change for w in ("--change-column", text)]
-        return words + (["--column-order", ",".join(self.order)] if self.order else [])
+        words = [w for text in self.add for w in option_words("--add-column", text)]
+        words += [w for text in self.drop for w in option_words("--drop-column", text)]
+        words += [w for text in self.change for w in option_words("--change-column", text)]
+        order = ",".join(self.order)
+        return words + (option_words("--column-order", order) if order else [])
 
 
 def column_options(
@@ -69,8 +71,10 @@ def column_options(
             options = _fitted(json.loads(old.value), json.loads(new.value), buffers, last)
         except (InvalidInputError, UnsupportedError):
             return [], []
-        place = ["--store", store] if len({s for s, _ in job}) > 1 else []
-        place += ["--column-family", name] if len(job) > len({s for s, _ in job}) else []
+        place = option_words("--store", store) if len({s for s, _ in job}) > 1 else []
+        place += (
+            option_words("--column-family", name) if len(job) > len({s for s, _ in job}) else []
+        )
         found.append(shlex.join(place + options.words()))
         assumed += options.assumed
     return found, assumed

@@ -39,6 +39,7 @@ export function facts(pairs) {
     el("div", {}, el("dt", {}, name), el("dd", {}, value ?? "–"))));
 }
 
+export const option = (name, value) => `${name}${value.startsWith("-") ? "=" : " "}${quote(value)}`;
 export const quote = (text) => (/^[\w@%+=:,./-]+$/.test(text) ? text : `'${text.replaceAll("'", "'\"'\"'")}'`);
 export const sum = (values) => values.reduce((a, b) => a + b, 0);
 export const note = (text) => el("p", { class: "note" }, text);

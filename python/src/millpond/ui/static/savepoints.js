@@ -1,5 +1,5 @@
 // The pages of what could be done: rescale, verify; and of savepoints.
-import { bar, button, bytes, count, el, facts, note, quote, table, time } from "./draw.js";
+import { bar, button, bytes, count, el, facts, note, option, quote, table, time } from "./draw.js";
 
 // ---- rescale ------------------------------------------------------------------------------------
 
@@ -68,7 +68,7 @@ export function contents(place, get, given, failed, job) {
   const node = el("div");
   return { node, load: async () => {
     const s = await get("saved");
-    const command = `millpond savepoint plan ${quote(place.path)} --job ${job ? quote(job) : "job.py"}`;
+    const command = `millpond savepoint plan ${quote(place.path)} ${option("--job", job || "job.py")}`;
     node.replaceChildren(
       facts([["Batch", count(s.batch)], ["Form", s.format], ["Made", time(s.created_ms)], ["by", s.created_by], ["Query", s.query_id ?? "none"],
         ["Partitions", count(s.partitions)], ["Key groups", count(s.max_parallelism)], ["Files", count(s.files)], ["Size", bytes(s.size_bytes)]]),
