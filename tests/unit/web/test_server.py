@@ -10,18 +10,28 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 
 from integration.depth import quick_first
 from millpond import web
 from millpond.errors import ErrorKind, InvalidInputError, UnsupportedError, error
-from millpond.web.server import JSONResponse, Request, Response, Route, TokenGate, application, run
+from millpond.web.server import (
+    JSONResponse,
+    Request,
+    Response,
+    Route,
+    Starlette,
+    TokenGate,
+    application,
+    run,
+)
 from tests.asgi import Answer, ask
 
 TOKEN = "a-token-that-nobody-guesses"
@@ -49,13 +59,37 @@ async def _works(request: Request) -> Response:
     return JSONResponse({})
 
 
+async def _interrupted(request: Request) -> Response:
+    """A user presses Ctrl-C twice while a thread works."""
+    loop, main = asyncio.get_running_loop(), threading.main_thread()
+
+    def work() -> None:
+        for _ in range(2):
+            assert main.ident is not None
+            signal.pthread_kill(main.ident, signal.SIGINT)
+            handled = threading.Event()
+            loop.call_soon_threadsafe(handled.set)
+            handled.wait()
+
+    await asyncio.to_thread(work)
+    return JSONResponse({"worked": "to its end"})
+
+
+@asynccontextmanager
+async def _running(app: Starlette) -> AsyncIterator[None]:
+    yield
+    print("the application has ended", flush=True)
+
+
 APP = application(
     [
         Route("/", _told),
         Route("/fails", _fails),
         Route("/refuses/{kind}", _refuses),
         Route("/works", _works),
-    ]
+        Route("/interrupted", _interrupted),
+    ],
+    lifespan=_running,
 )
 GATE = TokenGate(APP, token=TOKEN, hosts={"pond"})
 
@@ -174,6 +208,7 @@ def test_a_defect_tells_its_place_and_no_value(caplog: pytest.LogCaptureFixture)
     assert "test_server.py" in caplog.text
 
 
+_IN_ORDER = "the application has ended\nclosed\nended in order, False\n"
 _CHILD = """
 import sys
 from tests.unit.web import test_server as t
@@ -184,14 +219,22 @@ t.serve_forever(int(sys.argv[1]))
 def serve_forever(port: int) -> None:
     """Run the application of these tests: what a child process does."""
     print_line = lambda url: print(url, flush=True)  # noqa: E731
-    run(APP, host="127.0.0.1", port=port, token=TOKEN, announce=print_line)
-    print("ended in order", flush=True)
+
+    def close() -> bool:
+        signal.raise_signal(signal.SIGINT)  # the user is impatient
+        print("closed", flush=True)
+        return False
+
+    closed = run(APP, host="127.0.0.1", port=port, token=TOKEN, announce=print_line, close=close)
+    print(f"ended in order, {closed}", flush=True)
 
 
 @contextmanager
 def _child(port: int = 0) -> Iterator[tuple[subprocess.Popen[str], str]]:
     command = [sys.executable, "-c", _CHILD, str(port)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as child:
         assert child.stdout is not None
         try:
             yield child, child.stdout.readline().strip()
@@ -211,8 +254,20 @@ def test_it_serves_on_loopback_until_a_signal(number: signal.Signals) -> None:
             urllib.request.urlopen(url)
         child.send_signal(number)
         assert child.stdout is not None
-        assert child.stdout.read() == "ended in order\n"
+        assert child.stdout.read() == _IN_ORDER
         assert child.wait() == 0
+
+
+def test_more_signals_change_nothing() -> None:
+    """A second Ctrl-C dropped the requests, with a traceback each. One after them left open what
+    works beside them.
+    """
+    with _child() as (child, url):
+        asked = urllib.request.Request(f"{url}/interrupted", headers=BEARER)
+        with urllib.request.urlopen(asked) as answer:
+            assert json.load(answer) == {"worked": "to its end"}
+        assert child.communicate() == (_IN_ORDER, "")
+        assert child.returncode == 0
 
 
 @pytest.mark.parametrize("number", quick_first([signal.SIGINT, signal.SIGTERM]))

@@ -86,17 +86,15 @@ def serve(arguments: argparse.Namespace, output: Output) -> int:
     # The thread that follows the query computes for tens of milliseconds at a time. Requests get
     # their turn sooner with this than with Python's 5 ms.
     sys.setswitchinterval(_SWITCH_S)
-    try:
-        run(
-            serve_app(following, limits),
-            host=arguments.host,
-            port=arguments.port,
-            token=token,
-            announce=announce,
-            hosts=arguments.allow_host,
-        )
-    finally:
-        ended = following.stop()
+    ended = run(
+        serve_app(following, limits),
+        host=arguments.host,
+        port=arguments.port,
+        token=token,
+        announce=announce,
+        hosts=arguments.allow_host,
+        close=following.stop,
+    )
     if not ended:
         # Python would wait for the threads of pools, which may read a large state for hours. What
         # they leave on the disk the next process removes, as after a kill.

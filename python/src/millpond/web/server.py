@@ -189,10 +189,12 @@ def run(
     token: str,
     announce: Callable[[str], None],
     hosts: Collection[str] = (),
-) -> None:
+    close: Callable[[], bool] = lambda: True,
+) -> bool:
     """Serve an application until SIGTERM or SIGINT; then finish what is under way, and return.
 
-    What takes longer than some seconds then is not finished: the process ends.
+    What takes longer than some seconds then is not finished: the process ends. Further signals
+    change nothing: who presses Ctrl-C again gets the same end.
 
     Args:
         host: a name or an address of this machine.
@@ -201,44 +203,50 @@ def run(
         announce: is called with the address (`http://127.0.0.1:8080`), without the token, once the
             server listens.
         hosts: names by which clients may call the server, beside `host` and `localhost`.
+        close: ends what works beside requests; it is called in any case, after the last request.
+    Returns: what `close` returned.
     Raises: InvalidInputError: INVALID_ARGUMENT: it cannot listen there.
     """
     names = {name.lower() for name in (host, *hosts)}
-    with _listening(host, port) as listener:
-        bound = listener.getsockname()[1]
-        shown = f"[{host}]" if ":" in host else host
-        config = uvicorn.Config(
-            TokenGate(app, token=token, hosts=names),
-            loop="asyncio",
-            http="h11",
-            ws="none",
-            lifespan="on",
-            log_config=None,
-            access_log=False,  # paths have keys
-            proxy_headers=False,
-            server_header=False,
-            timeout_graceful_shutdown=_STOP_SECONDS,
-        )
-        server = _Server(config, lambda: announce(f"http://{shown}:{bound}"))
-        with _signals(server):
-            server.run(sockets=[listener])
+    shown = f"[{host}]" if ":" in host else host
+    config = uvicorn.Config(
+        TokenGate(app, token=token, hosts=names),
+        loop="asyncio",
+        http="h11",
+        ws="none",
+        lifespan="on",
+        log_config=None,
+        access_log=False,  # paths have keys
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=_STOP_SECONDS,
+    )
+    server = _Server(config, lambda bound: announce(f"http://{shown}:{bound}"))
+    with _signals(server):
+        try:
+            with _listening(host, port) as listener:
+                server.run(sockets=[listener])
             server.ended()
+        finally:
+            closed = close()
+    return closed
 
 
 class _Server(uvicorn.Server):
-    def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
+    def __init__(self, config: uvicorn.Config, started: Callable[[int], None]) -> None:
         super().__init__(config)
         self._announce = started
         self._end: threading.Timer | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        if self.started:
-            self._announce()
+        if self.started and sockets:
+            self._announce(sockets[0].getsockname()[1])
 
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        super().handle_exit(sig, frame)
+        # At a second one uvicorn would drop the requests, and not end the application's lifespan.
         if self._end is None:
+            super().handle_exit(sig, frame)
             # Python waits for threads at its end. One may read a large state for hours.
             self._end = threading.Timer(_STOP_SECONDS + 1, os._exit, (0,))
             self._end.daemon = True
