@@ -256,6 +256,40 @@ def test_reader_that_has_seen_enough(repository: Path) -> None:
     assert (done.stdout.count("\n"), done.stderr) == (1, "")
 
 
+@pytest.mark.parametrize("buffered", [True, False])
+@pytest.mark.parametrize(
+    "command",
+    [
+        "state read @",
+        "state read @ --format csv",
+        "state list @ --json",
+        "options",
+    ],
+)
+def test_a_full_disk_behind_stdout(
+    tmp_path: Path, repository: Path, command: str, buffered: bool
+) -> None:
+    """It was told as a defect, and Python complained once more when it closed stdout."""
+    root = RowsBuilder(tmp_path / "job").build().root
+    words = command.replace("@", str(root)).split()
+    environment = {**os.environ, "PYTHONPATH": str(repository / "python/src")}
+    environment["PYTHONUNBUFFERED"] = "" if buffered else "1"
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "millpond.cli.main", *words],
+            env=environment,
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (
+        1,
+        "millpond: LOCAL_DISK_FULL: cannot write to stdout: No space left on device\n"
+        "  hint: Free space where stdout goes, or send it elsewhere.\n",
+    )
+
+
 def test_numbers_for_people() -> None:
     sizes = [0, 1023, 1024, 1536, 12 * 1024**2, 5 * 1024**3, 3 * 1024**4, 9000 * 1024**4]
     assert [bytes_text(size) for size in sizes] == [

@@ -28,7 +28,7 @@ from millpond.cli import (
     ui,
 )
 from millpond.cli.arguments import Once, add_file_sink, add_options, options_of
-from millpond.cli.output import Output
+from millpond.cli.output import Output, give_up_stdout
 from millpond.errors import (
     ErrorKind,
     InternalError,
@@ -248,13 +248,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: None: the process's own arguments.
     """
-    try:
-        arguments = parser().parse_args(argv)
-    except SystemExit as e:  # argparse has printed its message, or the help
-        return OK if e.code in (None, 0) else USAGE
     output = Output()
-    run: Command = arguments.run
     try:
+        try:
+            arguments = parser().parse_args(argv)
+        except SystemExit as e:  # argparse has printed its message, or the help
+            output.flush()
+            return OK if e.code in (None, 0) else USAGE
+        run: Command = arguments.run
         with reached_by(given_by(options_of(arguments))):
             code = run(arguments, output)
         output.flush()
@@ -264,10 +265,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         output.error(e)
         misused = isinstance(e, (InvalidInputError, UnsupportedError, NotFoundError))
         return USAGE if misused and e.kind not in _LOST else PROBLEM
-    except BrokenPipeError:
-        # The reader (`| head`) has closed the pipe. When Python closes stdout it would complain
-        # again: give it another stdout.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except BrokenPipeError:  # the reader (`| head`) has closed the pipe
+        give_up_stdout()
         return OK
     except KeyboardInterrupt:
         output.message("interrupted")

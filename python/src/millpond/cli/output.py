@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from millpond.errors import MillpondError
+from millpond.errors import MillpondError, UnavailableError
+from millpond.local.os_errors import kind_of
 
 if TYPE_CHECKING:
     from millpond.operations.inspect.logs import Problem
@@ -15,23 +17,61 @@ if TYPE_CHECKING:
 _MAX_PROBLEM_LINES = 200
 
 
+class Stdout:
+    """The process's stdout. What keeps it from taking data is an error of Millpond's, but for a
+    reader that has closed its pipe: BrokenPipeError.
+    """
+
+    def write(self, text: str) -> int:
+        """Write. Raises: UnavailableError: LOCAL_DISK_FULL, STORAGE_UNAVAILABLE."""
+        try:
+            return sys.stdout.write(text)
+        except OSError as e:
+            raise _untaken(e) from e
+
+    def flush(self) -> None:
+        """Write what is buffered. Raises: as `write`."""
+        try:
+            sys.stdout.flush()
+        except OSError as e:
+            raise _untaken(e) from e
+
+
+def give_up_stdout() -> None:
+    """Drop what is buffered for stdout: it would fail again, with a complaint, when Python ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def _untaken(e: OSError) -> OSError | MillpondError:
+    if isinstance(e, BrokenPipeError):
+        return e
+    give_up_stdout()
+    return UnavailableError(
+        f"cannot write to stdout: {e.strerror or e}",
+        kind=kind_of(e),
+        hint="Free space where stdout goes, or send it elsewhere.",
+    )
+
+
 class Output:
     """The two streams of a command.
 
     Args:
         data: where data goes; None: stdout.
+    Attributes:
+        data: where data goes.
     """
 
     def __init__(self, data: TextIO | None = None) -> None:
-        self._data = data
+        self.data: TextIO | Stdout = data or Stdout()
 
     def line(self, text: str = "") -> None:
         """Write a line of data."""
-        (self._data or sys.stdout).write(text + "\n")
+        self.data.write(text + "\n")
 
     def json(self, value: object) -> None:
         """Write `value` as indented JSON and a newline."""
-        sys.stdout.write(json.dumps(value, indent=2) + "\n")
+        self.data.write(json.dumps(value, indent=2) + "\n")
 
     def table(
         self,
@@ -81,8 +121,8 @@ class Output:
             sys.stderr.write(f"  hint: {e.hint}\n")
 
     def flush(self) -> None:
-        """Write out buffered data, so that a broken pipe shows here."""
-        sys.stdout.flush()
+        """Write out buffered data, so that what goes wrong shows here."""
+        self.data.flush()
 
 
 def bytes_text(size_bytes: int) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -283,7 +282,7 @@ def get(arguments: argparse.Namespace, output: Output) -> int:
         reader = stack.enter_context(opened)
         found = reader.table([_wanted(arguments)])
     if arguments.json:
-        writing.write_json(found.to_batches(), sys.stdout)
+        writing.write_json(found.to_batches(), output.data)
     elif found.num_rows:
         writing.write_table(found.schema, found.to_batches(), output.table)
     else:
@@ -343,7 +342,7 @@ def blame(arguments: argparse.Namespace, output: Output) -> int:
         limit=limit,
     )
     if arguments.json:
-        writing.write_json(found.to_batches(), sys.stdout)
+        writing.write_json(found.to_batches(), output.data)
     elif found.num_rows:
         times = [None if at is None else at.as_py() for at in found.column("began")]
         texts = ["" if t is None else time_text(int(t.timestamp() * 1000)) for t in times]
@@ -452,9 +451,9 @@ def _print(
             count = _to_file(arguments.output, arguments.format, schema, rows)
         output.message(f"{count:,} rows written to {arguments.output}")
     elif arguments.format == "json":
-        writing.write_json(batches, sys.stdout)
+        writing.write_json(batches, output.data)
     elif arguments.format == "csv":
-        writing.write_csv(schema, batches, sys.stdout)
+        writing.write_csv(schema, batches, output.data)
     else:
         found = list(batches)
         most = arguments.limit if arguments.limit is not None else _TABLE_ROWS

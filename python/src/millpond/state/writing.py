@@ -11,7 +11,7 @@ import datetime as dt
 import json
 from collections.abc import Iterable, Sequence
 from decimal import Decimal
-from typing import Any, Protocol, TextIO
+from typing import Any, Protocol
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -24,6 +24,12 @@ _CONTROLS = {
     **{code: f"\\x{code:02x}" for code in (*range(32), 127)},
     **{ord(text): shown for text, shown in (("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))},
 }
+
+
+class Writable(Protocol):
+    """Takes text, as a file does."""
+
+    def write(self, text: str, /) -> int: ...
 
 
 def flat_columns(batch: Any) -> list[tuple[str, Any]]:
@@ -74,7 +80,7 @@ def cell(value: Any) -> str:
     return str(value)
 
 
-def write_json(batches: Iterable[Any], out: TextIO) -> int:
+def write_json(batches: Iterable[Any], out: Writable) -> int:
     """Write a JSON object on each line. Return how many."""
     count = 0
     for batch in batches:
@@ -89,7 +95,7 @@ def json_rows(batches: Iterable[Any]) -> list[dict[str, Any]]:
     return [plain(row) for row in readable_rows(batches)]
 
 
-def write_csv(schema: Any, batches: Iterable[Any], out: TextIO) -> int:
+def write_csv(schema: Any, batches: Iterable[Any], out: Writable) -> int:
     """Write a head, then a line for each row. Return how many rows."""
     writer = csv.writer(_Lines(out), lineterminator="\r\n")
     writer.writerow([name for name, _ in flat_columns(_empty(schema))])
@@ -108,7 +114,7 @@ class _Lines:
     carriage return bare, in some versions of Python.
     """
 
-    def __init__(self, out: TextIO) -> None:
+    def __init__(self, out: Writable) -> None:
         self._out = out
 
     def write(self, line: str) -> int:
