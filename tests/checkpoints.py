@@ -86,6 +86,7 @@ class CheckpointBuilder:
     spark_format: int = 1
     provider: str = PROVIDER
     groups: KeyGroups = field(default_factory=lambda: KeyGroups(16, 2))
+    family: str = "default"
 
     def __post_init__(self) -> None:
         self.storage = LocalStorage(str(self.root), fsync=False)
@@ -189,7 +190,7 @@ class CheckpointBuilder:
             run_id="run",
             store=store,
             key_groups=self._key_groups(),
-            column_families=(ColumnFamily("default", 0, "point"),),
+            column_families=(ColumnFamily(self.family, 0, "point"),),
             keys=self.keys(version),
             created_by="test",
         )
@@ -253,7 +254,7 @@ class CheckpointBuilder:
             created_by="test",
             key_groups=self._key_groups(),
             slots=tuple(self.groups.slot_ranges(store.partition, self.partitions)),
-            column_families=(ColumnFamily("default", 0, "point"),),
+            column_families=(ColumnFamily(self.family, 0, "point"),),
             keys=self.keys(version),
             ssts=tuple(refs[path.name] for path in sorted(directory.glob("*.sst"))),
             rocksdb_manifest_name=rocksdb_manifest.name,

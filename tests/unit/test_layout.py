@@ -33,6 +33,35 @@ VERSIONS = st.builds(
     VersionId, st.integers(1, 10**15), st.text("0123456789abcdef", min_size=16, max_size=16)
 )
 
+SHORT = "596f24a2108188250883f762ca594b54bb078f4cd7cb2556659775e889f365a5"
+
+
+@pytest.mark.parametrize(
+    ("family", "name"),
+    [
+        ("default", "default"),
+        ("$ttl_a.b c/~_-", "$ttl_a%2Eb%20c%2F~_-"),
+        ("状" * 28, "%E7%8A%B6" * 28),
+        ("a" * 255, "a" * 255),
+        ("状" * 29, f"{'%E7%8A%B6' * 21}%.{SHORT}"),
+    ],
+)
+def test_a_table_has_the_name_of_its_column_family(family: str, name: str) -> None:
+    """Savepoints have these names: they stay. File systems take names of 255 bytes."""
+    key = layout.table_key(StoreId(1, 2, "s"), family)
+    assert key == f"tables/1/s/{name}/2.parquet"
+    assert len(name) <= 255 and layout.is_table_key(key, StoreId(1, 2, "s"), family)
+    assert not layout.is_table_key(key, StoreId(1, 3, "s"), family)
+
+
+@given(st.text(st.characters(codec="utf-8"), min_size=1, max_size=300))
+def test_every_name_of_a_column_family_fits_and_is_its_own(family: str) -> None:
+    key = layout.table_key(StoreId(0, 0), family)
+    assert all(len(part) <= 255 for part in key.split("/"))
+    (name,) = key.split("/")[3:-1]
+    for other in (f"{family}x", name):  # the latter was told by somebody who saw the savepoint
+        assert other == family or layout.table_key(StoreId(0, 0), other) != key
+
 
 @given(STORES, VERSIONS, st.sampled_from([1, 2]))
 def test_keys_are_parsed_as_they_were_built(

@@ -43,6 +43,7 @@ from __future__ import annotations
 import re
 import uuid
 from dataclasses import dataclass
+from hashlib import sha256
 from urllib.parse import quote
 
 from millpond.errors import ErrorKind, FormatError, InvalidInputError
@@ -77,6 +78,8 @@ CLAIM_KEY = "millpond/claim"
 # The index of a savepoint that is being deleted there.
 DELETED_KEY = "millpond/deleted.json"
 TABLES_DIR = "tables"
+_MOST_OF_NAME = 255  # bytes that a file system takes, of a file or a directory
+_KEPT_OF_NAME = 190  # of a longer one; a dot and a SHA-256 in hex follow
 STAGING_PREFIX = ".staging-"
 SINK_LOG_PREFIX = "_spark_metadata/"
 
@@ -336,9 +339,27 @@ def scratch_key(name: str) -> str:
 
 def table_key(store: StoreId, family: str) -> str:
     """Return the key of a column family's table in a canonical savepoint."""
+    name = _encoded(family)
+    if len(name) > _MOST_OF_NAME:
+        # No other name has a dot.
+        name = f"{name[:_KEPT_OF_NAME]}.{sha256(family.encode()).hexdigest()}"
+    return _table_key(store, name)
+
+
+def is_table_key(key: str, store: StoreId, family: str) -> bool:
+    """Return whether a column family's table may have this key: as `table_key` returns it, or with
+    its whole name, as earlier builds wrote it to object storages.
+    """
+    return key in (table_key(store, family), _table_key(store, _encoded(family)))
+
+
+def _encoded(family: str) -> str:
     # The user chooses names of state variables. So this percent-encodes every character but
-    # letters, digits, `_`, `-` and `$`.
-    name = quote(family, safe="$").replace(".", "%2E")
+    # letters, digits, `_`, `-`, `~` and `$`.
+    return quote(family, safe="$").replace(".", "%2E")
+
+
+def _table_key(store: StoreId, name: str) -> str:
     return check_relative(
         f"{TABLES_DIR}/{store.operator}/{store.name}/{name}/{store.partition}.parquet"
     )

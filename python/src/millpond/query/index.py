@@ -163,7 +163,7 @@ def _table(fields: JsonFields, entries: Mapping[str, FileEntry]) -> TableEntry:
     if key is not None and key not in entries:
         raise fields.fail(f"a table in {key}, which the index does not list as a file")
     family = ColumnFamily.from_json(fields.child("column_family"))
-    if key not in (None, layout.table_key(store, family.name)):
+    if key is not None and not layout.is_table_key(key, store, family.name):
         raise unsafe(f"the index has a table of store {store} in {key!r}")
     return TableEntry(
         store=store,

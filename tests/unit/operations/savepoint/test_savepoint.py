@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -26,10 +27,12 @@ from millpond import savepoint
 from millpond.errors import ErrorKind, UnavailableError
 from millpond.format import layout
 from millpond.format.format_file import decode_format
+from millpond.format.sealed import seal
 from millpond.model.ids import StoreId, VersionId
 from millpond.operations.inspect import overview, verify
 from millpond.operations.savepoint import planned_image
 from millpond.query.image import renumbering
+from millpond.query.index import decode_index, encode_index, read_index
 from millpond.spark.job import JobOperator
 from millpond.storage import LocalStorage
 from millpond.store.collection import pins
@@ -37,6 +40,7 @@ from millpond.store.files import StoreFiles
 from millpond.store.restore.plan import plan_restore
 from tests.checkpoints import CheckpointBuilder, tree, version_id
 from tests.refusals import refused
+from tests.row_checkpoints import RowsBuilder
 
 P0 = StoreId(0, 0)
 
@@ -275,6 +279,32 @@ def test_renumbering() -> None:
 
 
 # ---- list, delete --------------------------------------------------------------------------------
+
+
+def test_a_name_that_is_too_long_for_a_file(tmp_path: Path) -> None:
+    """A state variable of 29 CJK letters had no table: its name has 261 bytes when encoded."""
+    family = "状" * 29
+    built = RowsBuilder(tmp_path / "query", family=family).build()
+    saved = tmp_path / "saved"
+    savepoint.create(built.root, saved, format="canonical")
+    assert savepoint.verify(saved).ok
+    savepoint.restore(saved, tmp_path / "new")
+    savepoint.create(tmp_path / "new", tmp_path / "again", format="canonical")
+    assert savepoint.diff(saved, tmp_path / "again").equal
+    index = read_index(LocalStorage(str(saved)), "saved")
+    assert {table.family.name for table in index.tables} == {family}
+
+    # So it was written to object storages, which take the name.
+    written = encode_index(index).partition(b"\n")[2]
+    short = layout.table_key(P0, family).split("/")[3]
+    body = json.loads(written.replace(short.encode(), quote(family).encode()))
+    old = decode_index(seal("savepoint", body))
+    assert [table.key for table in old.tables] == [
+        f"tables/0/default/{quote(family)}/{partition}.parquet" for partition in (0, 1)
+    ]
+    body["tables"][0]["key"] = "tables/0/default/x/0.parquet"
+    body["files"].append({"key": "tables/0/default/x/0.parquet", "size_bytes": 0, "crc32": 0})
+    refused(ErrorKind.UNSAFE_PATH, decode_index, seal("savepoint", body))
 
 
 def test_list_and_delete(built: CheckpointBuilder, tmp_path: Path) -> None:
