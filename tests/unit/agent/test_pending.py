@@ -267,6 +267,29 @@ def test_a_call_that_fails_says_so_when_it_is_asked_again(
     assert asking.again()["error"]["kind"] == "CHANGELOG_MISSING"
 
 
+def test_a_follower_that_nobody_asks_for_fetches_nothing_more(
+    service: AgentService, storage: Gated, tmp_path: Path
+) -> None:
+    """Its task was killed. It fetched all changelogs, and kept other stores from the storage."""
+    clock = Clock()
+    service._pending = PendingCalls(clock)
+    writer = provider(service, storage, tmp_path / "a")
+    writer.open(0)
+    for _ in range(5):
+        writer.commit()
+    storage.held = ".changelog"
+    reader = provider(service, storage, tmp_path / "b")
+    reader.service = Asking(service, "1", 0)  # type: ignore[assignment]
+    with pytest.raises(KeyError, match="ok"):
+        reader.followed(1, 5)
+    assert storage.waiting.wait(LONG_S)
+    (call,) = [thread for thread in threading.enumerate() if thread.name == "millpond-call-1"]
+    clock.now_s = 31.0
+    storage.release.set()
+    call.join(LONG_S)
+    assert not call.is_alive() and len(storage.moved) == 1
+
+
 @pytest.mark.parametrize(
     "request_", [{"ticket": 1}, {"ticket": "1", "wait_ms": "2"}, {"ticket": "1", "wait_ms": True}]
 )

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from functools import partial
 
 from millpond.agent.context import StoreContext
+from millpond.agent.pending import check_wanted
 from millpond.errors import ErrorKind, NotFoundError, error
 from millpond.format import layout
 from millpond.format.changelog import ChangelogHeader, read_header
@@ -71,6 +72,7 @@ class _Here:
         self._context = context
         self._local_dir = local_dir
         self._paths: dict[str, str] = {}
+        self._check_wanted = check_wanted()  # of this thread's call; others fetch, too
 
     def path(self, version: VersionId) -> str:
         """Return where a changelog can be read."""
@@ -79,6 +81,7 @@ class _Here:
         if key not in self._paths:
             path = context.storage.local_path(key)
             if path is None:
+                self._check_wanted()
                 path = os.path.join(self._local_dir, key.rpartition("/")[2])
                 try:
                     context.storage.get_to_file(key, path)
