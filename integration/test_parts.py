@@ -42,6 +42,7 @@ _SEEDS = {
     "warm-up": (2, 20),
     "clock": (10, 100),
     "kept-reports": (10, 200),
+    "report-ages": (10, 200),
     "large-value": (3, 30),
     "many-blocks": (2, 6),
     "single-reads": (10, 400),

@@ -6,6 +6,7 @@ import com.codahale.metrics.{Gauge, MetricRegistry}
 
 import org.apache.spark.metrics.source.Source
 import org.apache.spark.sql.millpond.agent.Agent
+import org.apache.spark.sql.millpond.base.Clock
 
 /** The metrics of one JVM, by their names. They are documented (docs/reference/metrics.md) and
   * stay. Numbers that only grow end with `_total`, and begin at 0 with each JVM. None is for a
@@ -68,22 +69,25 @@ private[observe] final class JvmSource extends Source {
 
 /** The metrics of all executors, as each last reported them, for a sink of the driver: Prometheus
   * reaches the driver alone, since an executor has no web server. */
-private[observe] final class ExecutorsSource extends Source {
+private[observe] final class ExecutorsSource(passedMs: () => Long = () => Clock.passedMs)
+    extends Source {
   override val sourceName: String = "millpondExecutors"
   override val metricRegistry: MetricRegistry = new MetricRegistry
-  // the last report of each executor; Spark gives no id twice, so one that is gone stays away
-  private val reports = new java.util.concurrent.ConcurrentHashMap[String, Report]
+  // the last report of each executor, and when it came by this JVM's clock; Spark gives no id
+  // twice, so one that is gone stays away
+  private val reports = new java.util.concurrent.ConcurrentHashMap[String, (Report, Long)]
 
   private val gone = java.util.concurrent.ConcurrentHashMap.newKeySet[String]
 
   def reported(report: Report): Unit =
-    if (!gone.contains(report.executor) && reports.put(report.executor, report) == null) {
+    if (!gone.contains(report.executor) &&
+      reports.put(report.executor, (report, passedMs())) == null) {
       val id = report.executor
       Metrics.all.foreach { case (name, _) =>
-        metricRegistry.register(nameOf(id, name), Metrics.gauge(() => value(id)(_.metric(name))))
+        metricRegistry.register(nameOf(id, name), Metrics.gauge(() => value(id)(_._1.metric(name))))
       }
       metricRegistry.register(nameOf(id, Age), Metrics.gauge(() =>
-          value(id)(r => math.max(0L, System.currentTimeMillis - r.atMs) / 1000.0))): Unit
+          value(id)(r => (passedMs() - r._2) / 1000.0))): Unit
     }
 
   def removed(executor: String): Unit = {
@@ -94,8 +98,8 @@ private[observe] final class ExecutorsSource extends Source {
 
   private val Age = "report_age_seconds"
   private def nameOf(executor: String, metric: String) = MetricRegistry.name(executor, metric)
-  private def value(executor: String)(of: Report => Double): Double = {
-    val report = reports.get(executor)
-    if (report == null) 0.0 else of(report)
+  private def value(executor: String)(of: ((Report, Long)) => Double): Double = {
+    val came = reports.get(executor)
+    if (came == null) 0.0 else of(came)
   }
 }

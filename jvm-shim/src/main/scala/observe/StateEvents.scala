@@ -3,6 +3,7 @@ package org.apache.spark.sql.millpond.observe
 import org.apache.spark.scheduler.{
   SparkListener, SparkListenerEvent, SparkListenerExecutorRemoved
 }
+import org.apache.spark.sql.millpond.base.Clock
 import org.apache.spark.status.ElementTrackingStore
 import org.apache.spark.status.KVUtils.KVIndexParam
 import org.apache.spark.util.kvstore.KVStore
@@ -20,13 +21,19 @@ final case class PassingReportEvent(report: String) extends ReportEvent {
   override protected[spark] def logEvent: Boolean = false
 }
 
-/** The last report of an executor, in the store that Spark's web pages read. */
+/** The last report of an executor, in the store that Spark's web pages read.
+  *
+  * @param cameMs when it came, by the clock of the JVM that stored it */
 private[observe] final class StoredReport(@KVIndexParam val executor: String, val report: String,
-    val gone: Boolean)
+    val cameMs: Long, val gone: Boolean)
 
 /** Keeps the last report of each executor for the tab *State*, on a driver and on a history
-  * server. */
-private[observe] final class ReportListener(store: ElementTrackingStore) extends SparkListener {
+  * server.
+  *
+  * @param passedMs this JVM's clock */
+private[observe] final class ReportListener(
+    store: ElementTrackingStore, passedMs: () => Long = () => Clock.passedMs)
+    extends SparkListener {
   import ReportListener.MostGone
   // executors that are gone, the earliest first; only the bus's thread uses it
   private val gone = scala.collection.mutable.LinkedHashSet.empty[String]
@@ -35,14 +42,14 @@ private[observe] final class ReportListener(store: ElementTrackingStore) extends
     case e: ReportEvent =>
       val executor = Report.parse(e.report).executor
       if (executor.nonEmpty)
-        store.write(new StoredReport(executor, e.report, gone.contains(executor)))
+        store.write(new StoredReport(executor, e.report, passedMs(), gone.contains(executor)))
     case _ =>
   }
 
   override def onExecutorRemoved(event: SparkListenerExecutorRemoved): Unit = {
     gone.add(event.executorId): Unit
     StoredReports.of(store, event.executorId).foreach(last =>
-      store.write(new StoredReport(last.executor, last.report, gone = true)))
+      store.write(new StoredReport(last.executor, last.report, last.cameMs, gone = true)))
     if (gone.size > MostGone) {
       // its id stays among the gone ones of Spark, which never gives it again
       val first = gone.head

@@ -11,6 +11,7 @@ import jakarta.servlet.http.HttpServletRequest
 import org.json4s.{JArray, JBool, JObject, JValue}
 import org.json4s.jackson.JsonMethods
 
+import org.apache.spark.sql.millpond.base.Clock
 import org.apache.spark.ui.{UIUtils, WebUIPage}
 import org.apache.spark.util.Utils
 
@@ -20,7 +21,8 @@ private[observe] final class StatePage(tab: StateTab) extends WebUIPage("") {
   import StatePage._
 
   override def render(request: HttpServletRequest): Seq[Node] = {
-    val executors = StoredReports.all(tab.store).map(r => Shown(Report.parse(r.report), r.gone))
+    val executors = StoredReports.all(tab.store)
+      .map(r => Shown(r, CameReport.of(r, tab.isLive, Clock.passedMs)))
       .sortBy(e => (e.gone, e.report.executor.length, e.report.executor))
     val content =
       if (executors.isEmpty) <p>No executor has reported yet. Reports come every two seconds.</p>
@@ -37,7 +39,9 @@ private[observe] final class StatePage(tab: StateTab) extends WebUIPage("") {
         JObject("gone" -> JBool(r.gone), "report" -> JsonMethods.parse(r.report))).toList)
 
   private def about(executors: Seq[Shown]): Seq[Node] = {
-    val newest = executors.map(_.report.atMs).max
+    def sinceNewest: Long = Clock.passedMs - executors.map(_.stored.cameMs).max
+    val newest =
+      if (tab.isLive) System.currentTimeMillis - sinceNewest else executors.map(_.report.atMs).max
     val text =
       if (tab.isLive) "What the executors know of the state of streaming queries. Executors " +
         s"report every two seconds; the last report is of ${UIUtils.formatDate(newest)}."
@@ -46,17 +50,13 @@ private[observe] final class StatePage(tab: StateTab) extends WebUIPage("") {
     <p>{text}</p>
   }
 
-  /** The moment to which ages count. */
-  private def nowOf(e: Shown): Long =
-    if (tab.isLive && !e.gone) System.currentTimeMillis else e.report.atMs
-
   private def row(e: Shown): Seq[String] = {
     val r = e.report
     val (used, budget) = (r.metric("memory_used_bytes"), r.metric("memory_budget_bytes"))
     Seq(
       r.executor,
       s"${r.json.path("host").asText} (pid ${r.json.path("pid").asLong})",
-      if (e.gone) "gone" else if (!tab.isLive) "" else ago(nowOf(e), r.atMs),
+      if (e.gone) "gone" else if (!tab.isLive) "" else ago(e, r.atMs),
       if (r.json.path("agent_pid").asLong < 0) "none"
       else s"pid ${r.json.path("agent_pid").asLong}",
       count(r.metric("agent_restarts_total")),
@@ -78,7 +78,7 @@ private[observe] final class StatePage(tab: StateTab) extends WebUIPage("") {
       e <- executors if !e.gone
       s <- e.report.stores
       w <- s.path("background").elements.asScala
-    } yield Seq(w.path("what").asText, ago(nowOf(e), w.path("since_ms").asLong),
+    } yield Seq(w.path("what").asText, ago(e, w.path("since_ms").asLong),
       e.report.executor, operatorOf(s), s.path("partition").asText, s.path("store").asText)
     if (rows.isEmpty) <h4>In the background</h4> ++ <p>Nothing runs in the background now.</p>
     else table("background", "In the background", BackgroundColumns, rows)
@@ -106,7 +106,6 @@ private[observe] final class StatePage(tab: StateTab) extends WebUIPage("") {
   }
 
   private def storeRow(e: Shown, s: JsonNode): Seq[String] = {
-    val now = nowOf(e)
     val memory = s.path("memory_bytes").asDouble
     Seq(
       s.path("run_id").asText,
@@ -119,9 +118,9 @@ private[observe] final class StatePage(tab: StateTab) extends WebUIPage("") {
       percent(memory, e.report.metric("memory_budget_bytes")),
       hits(s.path("lookups").asDouble, s.path("disk_reads").asDouble),
       s.path("unflushed").asText,
-      since(now, s.path("unflushed_since_ms").asLong),
+      since(e, s.path("unflushed_since_ms").asLong),
       s.path("snapshot_version").asText,
-      since(now, s.path("snapshot_ms").asLong),
+      since(e, s.path("snapshot_ms").asLong),
       s.path("behind").asText
     )
   }
@@ -152,7 +151,10 @@ private object StatePage {
   private val PageRows = 200
 
   /** One executor's last report. */
-  private final case class Shown(report: Report, gone: Boolean)
+  private final case class Shown(stored: StoredReport, came: CameReport) {
+    def gone: Boolean = stored.gone
+    def report: Report = came.report
+  }
 
   private val ExecutorColumns = Seq("Executor", "Host", "Last report", "Agent", "Agent restarts",
     "Stores", "Memory", "Budget", "Used", "Hit ratio", "Unflushed changelogs",
@@ -170,8 +172,6 @@ private object StatePage {
   /** Of all point reads, those that memory answered. */
   private def hits(lookups: Double, diskReads: Double): String =
     if (lookups <= 0) "" else f"${100 * (1 - diskReads / lookups)}%.1f %%"
-  private def ago(nowMs: Long, thenMs: Long): String =
-    UIUtils.formatDuration(math.max(0L, nowMs - thenMs))
-  private def since(nowMs: Long, thenMs: Long): String =
-    if (thenMs <= 0) "" else ago(nowMs, thenMs)
+  private def ago(e: Shown, thenMs: Long): String = UIUtils.formatDuration(e.came.agoMs(thenMs))
+  private def since(e: Shown, thenMs: Long): String = if (thenMs <= 0) "" else ago(e, thenMs)
 }
