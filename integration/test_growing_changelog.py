@@ -151,9 +151,7 @@ def test_a_few_long_values_do_not_wait(provider: Provider, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("provider", ["64m"], ids=["memory"], indirect=True)
-def test_a_long_value_that_is_put_again_is_written_once(
-    provider: Provider, tmp_path: Path
-) -> None:
+def test_a_long_value_that_is_put_again_is_written_once(provider: Provider, tmp_path: Path) -> None:
     store = provider.store(1)
     for i in range(30):
         store.put_numbered(Numbered(4, f"again {i}", 262_144))
