@@ -313,6 +313,32 @@ def test_pinned_files_stay(make: MakeProvider) -> None:
     assert names(provider)[0] == "6.manifest"
 
 
+def test_a_pin_is_read_once_until_it_changes(
+    make: MakeProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of a query with many stores is large, and each store looks at each collection."""
+    provider = make(retain_versions=2)
+    versions = history(provider, 8, 2, 4, 6)
+    pin = provider.checkpoint / "millpond" / "pins" / "p.json"
+    pin.parent.mkdir()
+    pin.write_text(json.dumps({"manifests": ["state/0/0/2.manifest"], "changelogs": []}))
+    opened: list[str] = []
+    read = LocalStorage.read
+
+    def noted(self: LocalStorage, key: str) -> bytes:
+        opened.append(key)
+        return read(self, key)
+
+    monkeypatch.setattr(LocalStorage, "read", noted)
+    for _ in range(3):
+        provider.collect(versions[8])
+    assert opened.count("millpond/pins/p.json") == 1
+    assert names(provider)[0] == "2.manifest"
+    pin.write_text(json.dumps({"manifests": [], "changelogs": []}))
+    provider.collect(versions[8])
+    assert names(provider)[0] == "6.manifest"
+
+
 def test_a_collection_that_began_before_a_rescale_leaves_its_pin(make: MakeProvider) -> None:
     """A rescale comes between two steps of a collection.
 

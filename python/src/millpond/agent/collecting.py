@@ -52,7 +52,7 @@ def collect(
         return {"deleted_files": 0, "deleted_bytes": 0}
     # At once: if few batches are retained, Spark soon removes the entry that proves it.
     proven = anchor.version > 0 and _is_proven(context, anchor)
-    pinned = pins.read_pins(context.storage, now_ms=now_ms)
+    pinned = context.checkpoint.pins.read(context.storage, now_ms=now_ms)
     known = anchor if proven else None
     deleted = _expire(context, known, pinned, now_ms)
     context.last_collect_ms = now_ms

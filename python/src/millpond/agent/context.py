@@ -29,6 +29,7 @@ from millpond.storage.owner import claim
 from millpond.storage.parallel import Parallel
 from millpond.storage.settings import HandedOver, StorageSettings, storage_settings
 from millpond.store.by_name import UnlistedFiles
+from millpond.store.collection.pins import Pins
 from millpond.store.files import StoreFiles
 from millpond.store.restore.execute import Fetching
 from millpond.store.sst_cache import SstCache, cache_directory
@@ -71,6 +72,7 @@ class CheckpointContext:
     # Operator -> key of a manifest -> the file that was read, and the SSTs that it names. Only the
     # thread that sweeps the operator uses it.
     marks: dict[int, dict[str, tuple[ObjectInfo, frozenset[str]]]] = field(default_factory=dict)
+    pins: Pins = field(default_factory=Pins)
     # Kept only where the file is not local: once written, it never changes.
     format: CheckpointFormat | None = None
     # Operator -> Spark's logs. Kept only where they are not local: what the agent uses of them
@@ -229,6 +231,11 @@ _CheckpointKey = tuple[str, StorageSettings, str]  # URI, how to reach it, run
 _StoreKey = tuple[str, int, int, str, str]  # root, operator, partition, name, run
 
 
+def _key_of(value: Mapping[str, Any]) -> _StoreKey:
+    """Return the key of the protocol's `store`. Raises: KeyError, TypeError."""
+    return value["root"], value["operator"], value["partition"], value["name"], value["run_id"]
+
+
 class _Times:
     """When stores that were closed were collected, and operators swept.
 
@@ -282,13 +289,7 @@ class Contexts:
         if not isinstance(value, dict):
             raise request_error("no store")
         try:
-            key = (
-                value["root"],
-                value["operator"],
-                value["partition"],
-                value["name"],
-                value["run_id"],
-            )
+            key = _key_of(value)
             known = self._stores.get(key)
         except (KeyError, TypeError) as e:
             raise request_error("the store lacks a field or has one of a wrong type") from e
@@ -303,27 +304,20 @@ class Contexts:
     def known(self, value: Any) -> StoreContext | None:
         """Return the context that an earlier `of` made; None if there is none any more."""
         try:
-            return self._stores.get(
-                (
-                    value["root"],
-                    value["operator"],
-                    value["partition"],
-                    value["name"],
-                    value["run_id"],
-                )
-            )
+            return self._stores.get(_key_of(value))
         except (KeyError, TypeError):
             return None
 
     def forget(self, context: StoreContext) -> None:
         """Forget a store, but not when it was collected. Of its Spark checkpoint see `_UNUSED`."""
         with self._lock:
-            for key, known in self._stores.items():
-                if known is context:
-                    self._times.keep_store(key, known)
-            self._stores = {
-                key: known for key, known in self._stores.items() if known is not context
-            }
+            key = _key_of(context.described)
+            if self._stores.get(key) is context:
+                del self._stores[key]
+                self._times.keep_store(key, context)
+            # There may be thousands of stores, and each is closed after each batch.
+            if any(known.checkpoint is context.checkpoint for known in self._stores.values()):
+                return
             used = {id(known.checkpoint) for known in self._stores.values()}
             unused = [place for place, known in self._checkpoints.items() if id(known) not in used]
             for uri, settings, run in unused[:-_UNUSED]:

@@ -348,15 +348,15 @@ def test_a_directory_that_may_not_be_listed(
 
 
 def test_pins(built: CheckpointBuilder) -> None:
-    assert pins.read_pins(built.storage, now_ms=0) == frozenset()
+    assert pins.Pins().read(built.storage, now_ms=0) == frozenset()
     with pins.pinned(
         built.storage, manifests=["state/0/0/3.manifest"], changelogs=["state/0/0/4.changelog"]
     ) as key:
         expires_ms = json.loads(built.storage.read(key))["expires_ms"]
         both = {"state/0/0/3.manifest", "state/0/0/4.changelog"}
-        assert pins.read_pins(built.storage, now_ms=expires_ms) == both
+        assert pins.Pins().read(built.storage, now_ms=expires_ms) == both
         # A killed process had this pin. A collection waits for it no longer than its lease.
-        assert pins.read_pins(built.storage, now_ms=expires_ms + 1) == frozenset()
+        assert pins.Pins().read(built.storage, now_ms=expires_ms + 1) == frozenset()
         assert not list(built.storage.list(layout.PINS_PREFIX))
     with pins.pinned(built.storage, manifests=[], changelogs=[], lease_ms=30) as key:
         first = built.storage.read(key)

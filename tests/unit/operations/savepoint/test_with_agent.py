@@ -146,7 +146,7 @@ def test_pinned_while_it_is_copied(
     ids = store.lineage if spark_format == 2 else None
     assert len(restored.open(5, _id_of(tmp_path / "saved") if ids else None)) == 5
     # The pin is released. So the next collection deletes the files.
-    assert pins.read_pins(LocalStorage(str(tmp_path / "a")), now_ms=0) == frozenset()
+    assert pins.Pins().read(LocalStorage(str(tmp_path / "a")), now_ms=0) == frozenset()
     version = store.commit()
     commit_in_spark(tmp_path / "a", 12, version, spark_format)
     assert store.collect(version)["deleted_files"] > 0

@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from millpond.errors import ErrorKind, FormatError, MillpondError, NotFoundError
 from millpond.format import layout
 from millpond.model.json_fields import JsonFields
-from millpond.storage import Storage
+from millpond.storage import ObjectInfo, Storage
 
 log = logging.getLogger(__name__)
 
@@ -32,28 +32,39 @@ log = logging.getLogger(__name__)
 LEASE_MS = 15 * 60_000
 
 
-def read_pins(storage: Storage, *, now_ms: int) -> frozenset[str]:
-    """Return the keys that pins protect from expiry. Remove pins whose time is over.
-
-    Args:
-        now_ms: since the epoch.
-    Returns: keys relative to the Spark checkpoint.
-    Raises: FormatError: FORMAT_DAMAGED: a pin cannot be read; nobody knows what it protects.
+class Pins:
+    """What pins protect from expiry. Each is read once, until it changes: that of a query with many
+    stores is large, and each of them asks.
     """
-    pinned: set[str] = set()
-    over: list[str] = []
-    for info in storage.list(layout.PINS_PREFIX):
-        if not info.key.endswith(".json") or info.key.rpartition("/")[2].startswith("."):
-            continue
-        keys, expires_ms = _read(storage, info.key)
-        if expires_ms is not None and expires_ms < now_ms:
-            over.append(info.key)
-        else:
-            pinned |= keys
-    if over:
-        storage.delete(over)
-        log.info("removed pins whose time is over: %s", ", ".join(over))
-    return frozenset(pinned)
+
+    def __init__(self) -> None:
+        self._known: dict[ObjectInfo, tuple[frozenset[str], int | None]] = {}
+
+    def read(self, storage: Storage, *, now_ms: int) -> frozenset[str]:
+        """Return the keys that pins protect from expiry. Remove pins whose time is over.
+
+        Args:
+            now_ms: since the epoch.
+        Returns: keys relative to the Spark checkpoint.
+        Raises: FormatError: FORMAT_DAMAGED: a pin cannot be read; nobody knows what it protects.
+        """
+        found: dict[ObjectInfo, tuple[frozenset[str], int | None]] = {}
+        over: list[str] = []
+        for info in storage.list(layout.PINS_PREFIX):
+            if not info.key.endswith(".json") or info.key.rpartition("/")[2].startswith("."):
+                continue
+            pin = self._known.get(info) or _read(storage, info.key)
+            expires_ms = pin[1]
+            if expires_ms is not None and expires_ms < now_ms:
+                over.append(info.key)
+            else:
+                found[info] = pin
+        self._known = found
+        if over:
+            storage.delete(over)
+            log.info("removed pins whose time is over: %s", ", ".join(over))
+        first, *others = [keys for keys, _ in found.values()] or [frozenset[str]()]
+        return first.union(*others) if others else first
 
 
 def pinned_by(storage: Storage, key: str) -> frozenset[str]:
