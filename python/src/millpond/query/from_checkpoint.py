@@ -116,11 +116,11 @@ class _Reader:
                 kind=ErrorKind.FORMAT_DAMAGED,
             )
         planned = self._planned(spark, offsets)
-        self._text(layout.commits_key(batch))
-        for number in (batch - 1, batch):
-            # Spark also wants the entry before the last one: it tells sources where they were.
-            if number >= 0:
-                self._optional(layout.offsets_key(number))
+        self._log_entry(layout.commits_key(batch), batch)
+        # Spark also wants the entry before the last one: it tells sources where they were.
+        if batch - 1 in spark.offset_batches:
+            self._log_entry(layout.offsets_key(batch - 1), batch)
+        self._log_entry(layout.offsets_key(batch), batch)
         self._optional(layout.QUERY_METADATA_KEY)
         groups = self._key_groups(version)
         self._sources(planned or offsets)
@@ -223,6 +223,16 @@ class _Reader:
             return spark.offsets[batch]
         data = read_if_there(self.storage, layout.offsets_key(batch))
         return None if data is None else parse_offsets(data.decode("utf-8", "replace"), batch)
+
+    def _log_entry(self, key: str, batch: int) -> None:
+        """Take an entry of Spark's logs that was there when they were read."""
+        try:
+            self._text(key)
+        except NotFoundError as e:
+            raise error(
+                ErrorKind.VERSION_EXPIRED,
+                f"{self.checkpoint}: batch {batch} has expired: Spark has just removed {key}",
+            ) from e
 
     def _text(self, key: str) -> bytes:
         self.texts[key] = self.storage.read(key)
