@@ -227,8 +227,9 @@ def test_no_directory_for_temporary_files(
 
 def test_over_processes(built: CheckpointBuilder) -> None:
     image, plans = check_whole(built.storage, "it")
+    assert image is not None
     before = read_before(built.storage, "it", plans)
-    plan = rehash.plan_rehash(built.storage, image, before, 5, None, state_bytes(before))
+    plan = rehash.plan_rehash(built.storage, image, 5, None, state_bytes(before))
     assert plan.processes == 1 and plan.rows == len(rows(6))
     with rehash.rehashed(built.storage, before, replace(plan, processes=2)) as writing:
         assert len(writing.made) == 5
@@ -240,8 +241,9 @@ def test_over_processes(built: CheckpointBuilder) -> None:
 
 def test_an_error_in_another_process_is_told(built: CheckpointBuilder) -> None:
     image, plans = check_whole(built.storage, "it")
+    assert image is not None
     before = read_before(built.storage, "it", plans)
-    plan = replace(rehash.plan_rehash(built.storage, image, before, 5, None, 0), processes=2)
+    plan = replace(rehash.plan_rehash(built.storage, image, 5, None, 0), processes=2)
     (path,) = built.root.glob("state/0/1/6*.changelog")
     data = bytearray(path.read_bytes())
     data[-50] ^= 1

@@ -4,18 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import millpond
 from millpond.errors import ErrorKind, MillpondError, NotFoundError
 from millpond.format import layout
+from millpond.model.ids import VersionId
 from millpond.model.key_groups import KeyGroups
+from millpond.operations import rescale as package
+from millpond.operations.inspect import verify
 from millpond.operations.rescale import RescaleReport, rescale, undo
 from millpond.query.rescaling import read_journal
+from millpond.query.whole import check_whole
 from millpond.spark import commands, heartbeats
 from millpond.spark.metadata import logged_batches
 from millpond.storage import LocalStorage
-from tests.checkpoints import CheckpointBuilder
+from tests.checkpoints import CheckpointBuilder, tree, version_id
+from tests.erase_scenes import unheld
+from tests.refusals import refused
+from tests.rescale_scenes import beat
+from tests.row_checkpoints import HashedBuilder
 
 
 @pytest.fixture
@@ -159,3 +169,68 @@ def test_a_query_that_ran_on_past_the_number(built: CheckpointBuilder) -> None:
         rescale(built.storage, "it", 8, announce=run_on)
     assert refused.value.kind is ErrorKind.QUERY_RUNNING
     assert tree() == seen[0]
+
+
+@pytest.mark.parametrize("spark_format", [1, 2])
+@pytest.mark.parametrize("partitions", [8, 5])
+def test_a_batch_that_spark_commits_while_it_plans_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partitions: int, spark_format: int
+) -> None:
+    """A run came and went between two readings of Spark's logs. The state was put together without
+    the run's batch, and the sources went on after it. No command told of that.
+    """
+    groups = KeyGroups(48, 12)
+    built = HashedBuilder(tmp_path / "it", partitions=4, groups=groups, spark_format=spark_format)
+    built.build()
+    rows = _content(built)
+    names = [
+        layout.changelog_key(store, VersionId(6, version_id(store, 6)), spark_format)
+        for store in built.stores()
+    ]
+    batch = {key: built.storage.read(key) for key in (*names, "offsets/5", "commits/5")}
+    before: dict[str, bytes] = {}
+
+    def meanwhile(*arguments: Any) -> Any:
+        read = check_whole(*arguments)
+        built.show(batch)
+        before.update(unheld(built))
+        return read
+
+    with monkeypatch.context() as patched:
+        patched.setattr(package, "check_whole", meanwhile)
+        built.storage.delete(batch)
+        error = refused(ErrorKind.QUERY_RUNNING, rescale, built.storage, "it", partitions)
+        assert "batch 5" in str(error)
+        assert unheld(built) == before, "nothing has changed"
+        # Beside a query that runs one may still ask what it would take.
+        built.storage.delete(batch)
+        planned = rescale(built.storage, "it", partitions, dry_run=True)
+    report = rescale(built.storage, "it", partitions)
+    assert (report.batch, report.way) == (planned.batch, planned.way) and report.batch == 6
+    if partitions == 8:
+        (manifest,) = built.root.glob("state/0/0/7*.manifest")
+        assert Path(names[0]).name.encode() in manifest.read_bytes()
+    assert _content(built) == rows and verify(built.storage, "it").problems == []
+
+
+def _content(built: CheckpointBuilder) -> list[tuple[int, str]]:
+    rows = millpond.read_state(built.root).to_pylist()
+    return sorted((row["key"]["k"], row["value"]["n"]) for row in rows)
+
+
+def test_a_query_that_starts_while_it_plans(
+    built: CheckpointBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It had no batch to do yet. A rescale that moves no row did not look for it again."""
+    monkeypatch.setattr(heartbeats, "_ENDING_S", 0.05)
+    before = tree(built.root)
+
+    def started(report: object) -> None:
+        beat(built, 1, "elsewhere")
+
+    with pytest.raises(MillpondError) as e:
+        rescale(built.storage, "it", 8, announce=started)
+    assert e.value.kind is ErrorKind.QUERY_RUNNING
+    after = tree(built.root)
+    del after["millpond/running/run-1.json"]
+    assert after == before

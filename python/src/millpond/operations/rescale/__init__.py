@@ -26,7 +26,7 @@ from millpond.operations.rescale import rehash
 from millpond.operations.rescale.new_files import composed, state_bytes
 from millpond.operations.rescale.plan import check_partitions, check_scalable, merge_families
 from millpond.operations.rescale.read import Before, read_before
-from millpond.operations.rescale.write import carry_out, clear
+from millpond.operations.rescale.write import Writing, carry_out, clear
 from millpond.query.rescaling import read_journal, rescale_error
 from millpond.query.whole import check_whole
 from millpond.spark.commands import Hold, at_work
@@ -154,6 +154,13 @@ def _rescale(
     undone = _finish_interrupted(storage, root, partitions, hold)
     image, plans = check_whole(storage, root)
     before = read_before(storage, root, plans)
+    # A dry run may see a query that runs at two moments: it tells of sizes, and writes nothing.
+    if image is None or (not dry_run and image.batch != before.committed):
+        raise error(
+            ErrorKind.QUERY_RUNNING,
+            f"{root}: batch {before.committed} was committed while the rescale was planned",
+            hint="Stop the query, then rescale again.",
+        )
     _check(before, root, partitions, skip_uncommitted)
     groups = before.format.key_groups
     sink = keeping.for_rescale(
@@ -210,15 +217,9 @@ def _rescale(
             announce(planned)
         if hold is None:
             return planned
-        carry_out(
-            storage,
-            replace(writing, sink=sink.entries, first_unused=before.committed + 1),
-            hold,
-        )
+        _carry_out(storage, before, replace(writing, sink=sink.entries), hold)
     else:
-        plan = rehash.plan_rehash(
-            storage, image, before, partitions, max_parallelism, report.state_bytes
-        )
+        plan = rehash.plan_rehash(storage, image, partitions, max_parallelism, report.state_bytes)
         report = replace(report, max_parallelism=plan.new.key_groups.max_parallelism)
         planned = replace(
             report, written_bytes=report.state_bytes, seconds=round(plan.seconds, 3), dry_run=True
@@ -231,13 +232,16 @@ def _rescale(
         remove_leftovers(storage)
         with rehash.rehashed(storage, before, plan) as writing:
             report = replace(report, written_bytes=writing.total_bytes)
-            hold.refuse_running()  # the rows took a while
-            carry_out(
-                storage,
-                replace(writing, sink=sink.entries, first_unused=before.committed + 1),
-                hold,
-            )
+            _carry_out(storage, before, replace(writing, sink=sink.entries), hold)
     return replace(report, written_bytes=report.written_bytes or writing.total_bytes)
+
+
+def _carry_out(storage: Storage, before: Before, writing: Writing, hold: Hold) -> None:
+    """Carry a rescale out, unless a query was started since the state was read: that, and writing
+    rows anew, may have taken a while.
+    """
+    hold.refuse_running()
+    carry_out(storage, replace(writing, first_unused=before.committed + 1), hold)
 
 
 def _refuse_savepoint(storage: Storage, root: str) -> None:

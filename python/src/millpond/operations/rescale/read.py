@@ -20,7 +20,7 @@ from millpond.spark.log_entries import OperatorInfo
 from millpond.spark.metadata import SparkMetadata, read_spark_metadata
 from millpond.storage import Storage
 from millpond.store.files import StoreFiles, list_state
-from millpond.store.restore.plan import plan_restore
+from millpond.store.restore.plan import RestorePlan, plan_restore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,8 @@ def read_before(storage: Storage, root: str, plans: Plans) -> Before:
     """Read the Spark checkpoint at `root` (its name, for messages).
 
     Args:
-        plans: how stores are restored at the last committed batch; it may lack some.
+        plans: how stores are restored, as far as somebody has planned it; one that is not of the
+            last committed batch is not used.
     Raises:
         InvalidInputError: NOT_A_CHECKPOINT, PARTITIONS_UNKNOWN. NotFoundError: BATCH_NOT_COMMITTED:
             no batch ever was.
@@ -169,8 +170,9 @@ def _old_store(
     target = VersionId(committed + 1)
     if spark_format >= 2:
         target = VersionId(committed + 1, _recorded_id(spark, committed, store, names))
-    if store in plans:
-        files, plan = plans[store]
+    planned = plans.get(store)
+    if planned is not None and _is_of(planned[1], target):
+        files, plan = planned
     else:
         files = StoreFiles(storage, store, spark_format)
         files.refresh()
@@ -180,6 +182,11 @@ def _old_store(
         info = files.changelog_info(header.version_id)
         changelogs[header.version] = (info.key.rpartition("/")[2], info.size_bytes)
     return OldStore(store=store, plan=plan, changelog_files=changelogs)
+
+
+def _is_of(plan: RestorePlan, target: VersionId) -> bool:
+    """Whether a plan restores `target`. In Spark checkpoint format 1 the file says the id."""
+    return plan.target.version == target.version and target.id in ("", plan.target.id)
 
 
 def operator_metadata(

@@ -68,8 +68,7 @@ class Rehash:
 
 def plan_rehash(
     storage: Storage,
-    image: Image | None,
-    before: Before,
+    image: Image,
     partitions: int,
     max_parallelism: int | None,
     state_bytes: int,
@@ -84,7 +83,6 @@ def plan_rehash(
         installed; only Spark can hash keys of this type.
     """
     require_tools()
-    assert image is not None and image.batch == before.committed
     processes = 1
     if isinstance(storage, LocalStorage):
         stores = sum(1 for op in image.operators for _ in op.stores)
