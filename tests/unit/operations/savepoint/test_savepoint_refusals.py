@@ -7,6 +7,7 @@ import shutil
 import zlib
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -210,3 +211,27 @@ def test_a_query_that_runs_is_not_moved(
         assert str(built.root) in error.message
     assert not new.exists() and not sink.exists()
     savepoint.fork(built.root, new)  # another query, beside this one
+
+
+def test_a_run_that_comes_and_goes_while_a_query_is_moved(
+    built: CheckpointBuilder, tmp_path: Path
+) -> None:
+    """As of a schedule. No heartbeat is left, but its batch was in no state of the new query, and
+    the sink took that one's next batch for it.
+    """
+
+    def runs(*_: object) -> None:
+        for log in (layout.offsets_key, layout.commits_key):
+            built.storage.put_bytes(log(6), built.storage.read(log(5)))
+
+    new, sink = tmp_path / "new", tmp_path / "sink"
+    more: dict[str, Any] = {"file_sink": sink, "progress": runs}
+    error = refused(
+        ErrorKind.QUERY_RUNNING, savepoint.fork, built.root, new, keep_query_id=True, **more
+    )
+    assert str(built.root) in error.message and "leave out --keep-query-id" in error.hint
+    assert not new.exists() and not sink.exists()
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".new")]
+    for log in (layout.offsets_key, layout.commits_key):
+        built.storage.delete([log(6)])
+    savepoint.fork(built.root, new, **more)  # another query, beside this one

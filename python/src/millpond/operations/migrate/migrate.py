@@ -17,7 +17,7 @@ from millpond.config import PREFIX
 from millpond.errors import ErrorKind, InvalidInputError, UnsupportedError
 from millpond.format import layout
 from millpond.local.scratch import scratch_directory
-from millpond.operations.migrate import jvm, live, plan
+from millpond.operations.migrate import jvm, plan
 from millpond.operations.migrate.plan import HDFS, MILLPOND, PROVIDERS, ROCKSDB, Ids, Side
 from millpond.operations.output.atomic_target import AtomicTarget, building
 from millpond.operations.output.copying import damaged_state, write_image
@@ -27,6 +27,7 @@ from millpond.query.erasing import read_erasures, refuse_erased
 from millpond.query.from_checkpoint import spark_image
 from millpond.query.image import Image
 from millpond.query.whole import checkpoint_image
+from millpond.spark import live
 from millpond.spark.session import running_option
 from millpond.storage import LocalStorage, Storage, open_checkpoint, open_storage
 from millpond.storage.given import given, given_conf, takes_options

@@ -33,6 +33,7 @@ from millpond.query.image import Image
 from millpond.query.index import CANONICAL, damaged, read_index
 from millpond.query.whole import telling_what_is_left
 from millpond.rows import require_tools
+from millpond.spark import live
 from millpond.spark.column_changes import ColumnChanges
 from millpond.spark.heartbeats import refuse_running
 from millpond.spark.offsets import offset_texts
@@ -41,6 +42,8 @@ from millpond.storage import Storage, open_checkpoint, open_storage
 from millpond.storage.given import place_of_new_state, takes_options
 from millpond.storage.owner import check_owner
 from millpond.storage.place import place_of
+
+_FORK = "leave out --keep-query-id (Python: keep_query_id)"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -260,8 +263,8 @@ def fork(
     On one file system that moves no bytes of state. The two queries share no file that either of
     them changes.
 
-    With `keep_query_id` they are one query, also for its sink, and it must not run: ConflictError,
-    QUERY_RUNNING or COMMAND_RUNNING.
+    With `keep_query_id` they are one query, also for its sink, and it must not run, nor have run
+    meanwhile: ConflictError, QUERY_RUNNING or COMMAND_RUNNING.
 
     Args, Raises: as for `create` and `restore`.
     """
@@ -281,14 +284,17 @@ def fork(
     origin, new_root = origin_and_new(checkpoint, new_checkpoint)
     source = open_checkpoint(origin)
     check_owner(source, origin)
+    logs = None
     if keep_query_id:
         refuse_running(source, origin)
+        logs = live.read_logs(source)  # before the image: a batch that comes meanwhile counts
     erased = read_erasures(source)
 
     def check() -> None:
         refuse_erased(source, origin, erased)
-        if keep_query_id:
+        if logs is not None:
             refuse_running(source, origin)
+            live.refuse_moved(source, origin, logs, own=_FORK)  # a run may have come and gone
 
     with telling_what_is_left(source, origin, batch):
 

@@ -11,10 +11,7 @@ from millpond.spark.heartbeats import refuse_running
 from millpond.storage import Storage
 
 _RECENT_MS = 60_000
-_HINT = (
-    "Stop the query first. For a trial beside it, make a query of its own: --new-query-id (Python:"
-    " new_query_id=True)."
-)
+_NEW_QUERY_ID = "--new-query-id (Python: new_query_id=True)"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,18 +45,26 @@ def refuse_beating(storage: Storage, root: str) -> None:
         if e.kind is not ErrorKind.QUERY_RUNNING:
             raise
         said = f"{e.message}. Two queries of one id would go on, and sinks take them for one"
-        raise ConflictError(said, kind=ErrorKind.QUERY_RUNNING, hint=_HINT) from e
+        raise ConflictError(said, kind=ErrorKind.QUERY_RUNNING, hint=_hint(_NEW_QUERY_ID)) from e
 
 
-def refuse_moved(storage: Storage, root: str, before: Logs) -> None:
-    """Raise ConflictError (QUERY_RUNNING) if the logs have got entries since `before`."""
+def refuse_moved(storage: Storage, root: str, before: Logs, own: str = _NEW_QUERY_ID) -> None:
+    """Raise ConflictError (QUERY_RUNNING) if the logs have got entries since `before`.
+
+    Args:
+        own: what a user says to the command for a query of its own.
+    """
     if read_logs(storage).entries != before.entries:
         raise ConflictError(
             f"{root}: its query runs: its logs have new entries since this command began. Two"
             " queries of one id would go on, and sinks take them for one",
             kind=ErrorKind.QUERY_RUNNING,
-            hint=_HINT,
+            hint=_hint(own),
         )
+
+
+def _hint(own: str) -> str:
+    return f"Stop the query first. For a trial beside it, make a query of its own: {own}."
 
 
 def warning(root: str, logs: Logs) -> tuple[str, ...]:
