@@ -101,6 +101,31 @@ def test_a_query_that_was_started_while_the_erasure_was_planned(
     assert done.rows == 1 and verify(built.storage, "it").problems == []
 
 
+@pytest.mark.parametrize("key", [1, 12345])
+def test_files_that_a_query_is_writing_stay(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, key: int
+) -> None:
+    """Its batch failed. An erasure that found the key in no store did not even say that it runs."""
+    built = RowsBuilder(tmp_path / "query").build(snapshots=())
+    writing = layout.store_key(built.stores()[0], layout.new_staging_name())
+
+    def plan(*arguments: Any) -> Any:
+        planned = plan_place(*arguments)
+        beat(built, 1, host=f"not {socket.gethostname()}")
+        built.storage.put_bytes(writing, b"half a file")
+        return planned
+
+    monkeypatch.setattr(run, "plan_place", plan)
+    monkeypatch.setattr(heartbeats, "_ENDING_S", 0.0)
+    refused(ErrorKind.QUERY_RUNNING, millpond.erase, [built.root], key={"k": key})
+    assert built.storage.read(writing) == b"half a file"
+    (built.root / "millpond/running/run-1.json").unlink()
+    monkeypatch.undo()
+    (done,) = millpond.erase([built.root], key={"k": key}).places
+    assert done.rows == (1 if key == 1 else 0)
+    assert writing not in unheld(built), "no query writes it any more"
+
+
 @pytest.mark.parametrize("spark_format", [1, 2])
 def test_what_a_query_commits_before_a_killed_erasure_ends_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark_format: int

@@ -92,11 +92,12 @@ def _erase(
     proof = None
     if not dry_run:
         _check(place)
-        # They may hold the key, and nobody can read them.
-        place.storage.delete(unfinished(place, matcher.operator))
         if journal.stores:
             if place.planned is None:
                 begin(place, journal)
+            _check(place)
+            # They may hold the key, and nobody can read them. No query runs that writes them.
+            place.storage.delete(unfinished(place, matcher.operator))
 
             def written(done: int, total: int) -> None:
                 _check(place)
@@ -123,6 +124,11 @@ def _erase(
             refuse_run_on(place, journal)
             end(place, index)
         else:
+            left = unfinished(place, matcher.operator)  # first: one that starts later writes others
+            assert place.hold is not None  # of every place that is to change
+            place.hold.refuse_running()
+            _check(place)
+            place.storage.delete(left)
             proof = prove(place, journal, (), matcher, found)
     return ErasedPlace(
         path=place.path,
