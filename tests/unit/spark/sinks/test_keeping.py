@@ -17,9 +17,10 @@ from millpond.format.rescale_journal import Journal, decode_journal, encode_jour
 from millpond.model.key_groups import KeyGroups
 from millpond.operations.rescale import rescale, undo
 from millpond.query.rescaling import read_journal
+from millpond.spark.sinks import keeping
 from millpond.spark.sinks.keeping import SinkPlan, for_start
 from millpond.spark.sinks.recorded import FILE, Sink, read_sink
-from millpond.storage import open_storage
+from millpond.storage import LocalStorage, MemoryStorage, open_storage
 from tests.checkpoints import CheckpointBuilder, tree
 
 
@@ -259,6 +260,32 @@ def test_a_fork_that_fails_leaves_no_log(built: CheckpointBuilder, tmp_path: Pat
     assert savepoint.fork(built.root, tmp_path / "newer", file_sink=out).file_sink == str(out)
     (out / "_spark_metadata/6").write_text('v1\n{"path":"x"}')
     refused(lambda: savepoint.fork(built.root, tmp_path / "newest", file_sink=out))
+
+
+@pytest.mark.parametrize("on", ["disk", "memory"])
+def test_a_log_that_a_killed_fork_left_fits_no_other_batch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, on: str
+) -> None:
+    """The query went on. The same fork was refused, and told that another query had written there:
+    an empty directory, or --keep-query-id, which makes two queries of one id.
+    """
+    out = LocalStorage(str(tmp_path / "out")) if on == "disk" else MemoryStorage()
+    monkeypatch.setattr(keeping, "_open", lambda root: out)
+    root, killed = tmp_path / "out", start(tmp_path / "out", batch=9)
+    assert killed.entries is not None
+    killed.entries.write()
+    out.put_bytes(f"{layout.SINK_LOG_PREFIX}.9.compact.crc", b"of Hadoop")
+    again = start(root, batch=9)
+    assert again.entries is not None and again.entries.files == {}
+    for batch in (14, 3):
+        e = refused(lambda of=batch: start(root, batch=of))
+        assert e.kind is ErrorKind.FILE_SINK_MISMATCH and "killed" in str(e)
+        assert "delete _spark_metadata" in e.hint and "--keep-query-id" not in e.hint
+    out.put_bytes("of=day/part-0", b"rows that no log names yet")
+    e = refused(lambda: start(root, batch=14))
+    assert e.kind is ErrorKind.FILE_SINK_MISMATCH and "delete" not in e.hint
+    out.delete(info.key for info in list(out.list("")))
+    start(root, batch=14)
 
 
 def _log(out: Path) -> list[str]:

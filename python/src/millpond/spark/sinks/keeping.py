@@ -270,10 +270,18 @@ def _begun(
 ) -> dict[str, bytes]:
     """Return the entries of a new log, except those that a killed command already wrote."""
     wanted = beginning(batch, interval)
-    if any(size_bytes > _EMPTY_BYTES for size_bytes in names.values()) or not set(names) <= set(
-        wanted
-    ):
+    if any(size_bytes > _EMPTY_BYTES for size_bytes in names.values()):
         raise _taken(root, "has the log of a query already")
+    if not set(names) <= set(wanted):
+        if not _is_vacant(storage, but_log=True):
+            raise _taken(root, "has the log of a query already")
+        raise _mismatch(
+            f"{root} has nothing but a log ({layout.SINK_LOG_PREFIX}) of other batches, which names"
+            " no file: a command that was killed left it, or it is that of a query that has written"
+            " no row yet",
+            f"If no query writes there, delete {layout.SINK_LOG_PREFIX} in it; else name an empty"
+            " directory.",
+        )
     if not names and not _is_vacant(storage):
         raise InvalidInputError(
             f"{root} is not empty, and no file sink: with a log in it, readers would see none of"
@@ -321,13 +329,20 @@ def _names(storage: Storage) -> dict[str, int]:
     return {name: size for name, size in found.items() if layout.parse_sink_entry(name) is not None}
 
 
-def _is_vacant(storage: Storage) -> bool:
+def _is_vacant(storage: Storage, *, but_log: bool = False) -> bool:
+    """Whether a directory has no file, or with `but_log` none beside the log of a file sink."""
+    log = layout.SINK_LOG_PREFIX
     if isinstance(storage, LocalStorage):
         # This may be any directory, and a listing would read all of it. So stop at the first file.
-        return not os.path.isfile(storage.root) and not any(
-            files for _, _, files in os.walk(storage.root)
-        )
-    return next(storage.list(""), None) is None
+        if os.path.isfile(storage.root):
+            return False
+        for directory, folders, files in os.walk(storage.root):
+            if files:
+                return False
+            if but_log and directory == storage.root:
+                folders[:] = [name for name in folders if f"{name}/" != log]
+        return True
+    return all(but_log and info.key.startswith(log) for info in storage.list(""))
 
 
 def _root(file_sink: str | os.PathLike[str] | None, recorded: Sink | None) -> str | None:
