@@ -445,6 +445,16 @@ def parse_sink_entry(name: str) -> int | None:
     return parse_batch(name.removesuffix(_COMPACT))
 
 
+def parse_sink_entry_key(key: str) -> int | None:
+    """Return the number of an entry of a file sink's log; None if `key` is that of no entry.
+
+    Args:
+        key: relative to the sink.
+    """
+    name = key.removeprefix(SINK_LOG_PREFIX)
+    return parse_sink_entry(name) if name != key else None
+
+
 def is_compact_sink_entry(name: str) -> bool:
     """Return whether an entry of a file sink's log is a compact one."""
     return name.endswith(_COMPACT)
@@ -529,6 +539,19 @@ def check_relative(key: str) -> str:
     safe = bool(key) and all(part not in ("", ".", "..") for part in key.split("/"))
     if not safe or "\\" in key or any(ord(c) < 32 or ord(c) == 127 for c in key):
         raise FormatError(f"unsafe path {key!r}", kind=ErrorKind.UNSAFE_PATH)
+    return key
+
+
+def check_sink_entry_key(key: str, last: int) -> str:
+    """Return `key` if it is that of an entry of a file sink's log, numbered `last` at most.
+
+    Raises: FormatError: UNSAFE_PATH.
+    """
+    number = parse_sink_entry_key(key)
+    if number is None or number > last:
+        raise FormatError(
+            f"no entry of a file sink's log up to {last}: {key!r}", kind=ErrorKind.UNSAFE_PATH
+        )
     return key
 
 

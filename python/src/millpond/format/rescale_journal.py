@@ -16,6 +16,7 @@ from typing import Any
 from millpond.errors import ErrorKind
 from millpond.format import layout
 from millpond.format.sealed import seal, unseal
+from millpond.model.json_fields import JsonFields
 
 KIND = "rescale"
 # Values of `required_features`. They mean, in this order, that the rescale changes
@@ -88,24 +89,35 @@ def decode_journal(data: bytes) -> Journal:
         damaged=ErrorKind.FORMAT_DAMAGED,
         features=known,
     )
+    batch = fields.integer("batch", 0)
     sink = fields.child("sink") if fields.has("sink") else None
     entries = sink.children("entries") if sink is not None else []
     return Journal(
         current=fields.integer("from", 1),
         partitions=fields.integer("to", 1),
-        batch=fields.integer("batch", 0),
+        batch=batch,
         offsets_crc32=fields.integer("offsets_crc32", 0, 0xFFFF_FFFF),
         keys=tuple(layout.check_relative(key) for key in fields.strings("keys")),
         created_ms=fields.integer("created_ms"),
-        format_before=fields.string("format_before").encode("ascii")
-        if fields.has("format_before")
-        else None,
-        left_out_before=fields.string("left_out_before").encode("utf-8")
-        if fields.has("left_out_before")
-        else None,
+        format_before=_bytes(fields, "format_before", "ascii"),
+        left_out_before=_bytes(fields, "left_out_before", "utf-8"),
         sink=sink.string("path") if sink is not None else None,
+        # The sink may be anywhere. Whoever takes the rescale back deletes these there, so a forged
+        # journal must name nothing but entries of a log.
         sink_sums={
-            layout.check_relative(entry.string("key")): entry.integer("crc32", 0, 0xFFFF_FFFF)
+            layout.check_sink_entry_key(entry.string("key"), batch): entry.integer(
+                "crc32", 0, 0xFFFF_FFFF
+            )
             for entry in entries
         },
     )
+
+
+def _bytes(fields: JsonFields, name: str, encoding: str) -> bytes | None:
+    """Return a content that the journal has as text; None if it has none."""
+    if not fields.has(name):
+        return None
+    try:
+        return fields.string(name).encode(encoding)
+    except UnicodeEncodeError as e:
+        raise fields.fail(f"field {name} is no text in {encoding}") from e

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from millpond.spark.sinks.keeping import SinkPlan, for_start
 from millpond.spark.sinks.recorded import FILE, Sink, read_sink
 from millpond.storage import LocalStorage, MemoryStorage, open_storage
 from tests.checkpoints import CheckpointBuilder, tree
+from tests.rescale_scenes import interrupt
 
 
 @pytest.fixture
@@ -185,6 +187,26 @@ def test_what_is_taken_back_is_its_own_entry_alone(
     (built.root / layout.RESCALE_JOURNAL_KEY).write_bytes(encode_journal(journal))
     assert undo(built.storage, "it") and read_journal(built.storage) is None
     assert not (out / "_spark_metadata/6").exists() and (out / "_spark_metadata/5").exists()
+
+
+@pytest.mark.parametrize("way", ["undo", "again"])
+def test_a_forged_journal_deletes_nothing(
+    built: CheckpointBuilder, tmp_path: Path, way: str
+) -> None:
+    """It named a stranger's files below any directory as entries of the sink's log."""
+    interrupt(built, 8)
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "thesis").write_text("years")
+    journal = read_journal(built.storage)
+    assert journal is not None
+    forged = replace(journal, sink=str(home), sink_sums={"thesis": zlib.crc32(b"years")})
+    (built.root / layout.RESCALE_JOURNAL_KEY).write_bytes(encode_journal(forged))
+    before = tree(built.root)
+    call = undo if way == "undo" else rescale
+    e = refused(lambda: call(built.storage, "it", *(() if way == "undo" else (8,))))
+    assert e.kind is ErrorKind.UNSAFE_PATH and "thesis" in str(e)
+    assert tree(home) == {"thesis": b"years"} and tree(built.root) == before
 
 
 # ---- restore, fork, bootstrap

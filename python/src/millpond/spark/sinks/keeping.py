@@ -110,11 +110,10 @@ def take_back(storage: Storage, sums: Mapping[str, int]) -> None:
 
 def crc32_of(entries: SinkEntries, numbers: Collection[int]) -> dict[str, int]:
     """Return the CRC-32 of the entries of these numbers, by key."""
-    prefix = layout.SINK_LOG_PREFIX
     return {
         key: crc32
         for key, crc32 in entries.sums().items()
-        if layout.parse_sink_entry(key.removeprefix(prefix)) in numbers
+        if layout.parse_sink_entry_key(key) in numbers
     }
 
 
