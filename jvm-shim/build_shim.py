@@ -34,6 +34,7 @@ from pathlib import Path
 # The package declares the jar's name, stamp and tables. It is not installed yet.
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "python" / "src"))
 from millpond._shim import (
+    JAR_PATTERN,
     JARS_DIR,
     STAMP_RESOURCE,
     ShimStamp,
@@ -160,7 +161,7 @@ def jars_of_other_versions(root: Path, built: Path) -> list[Path]:
     """Return the jars beside `built` for other versions of Spark, if the sources still match."""
     resources = _resources(root)
     current = []
-    for jar in sorted(built.parent.glob("millpond-shim-*.jar")):
+    for jar in sorted(built.parent.glob(JAR_PATTERN)):
         if jar == built:
             continue
         try:

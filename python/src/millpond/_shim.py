@@ -18,6 +18,7 @@ from millpond._version import __version__
 from millpond.errors import ErrorKind, UnsupportedError
 
 JARS_DIR = Path(__file__).parent / "jars"
+JAR_PATTERN = "millpond-shim-*.jar"
 STAMP_RESOURCE = "millpond/build.properties"
 _REINSTALL = (
     "`pip install --force-reinstall --no-deps millpond`; in a clone of the repository, `make build`"
@@ -135,7 +136,7 @@ def find_jar(jars_dir: Path | None = None) -> Path:
     jar = jars_dir / jar_name(
         spark_minor=minor_version(spark.spark_version), scala_binary=spark.scala_binary
     )
-    present = sorted(jars_dir.glob("millpond-shim-*.jar"))
+    present = sorted(jars_dir.glob(JAR_PATTERN))
     if not present:
         raise UnsupportedError(
             f"no Millpond shim in {jars_dir}", kind=ErrorKind.SHIM_MISSING, hint=_REINSTALL

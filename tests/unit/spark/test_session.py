@@ -113,6 +113,37 @@ def test_a_copy_of_the_jar_elsewhere_is_not_added_again(jar: Path) -> None:
     assert settings["spark.jars"] == f"hdfs:///apps/{jar.name}"
 
 
+@pytest.mark.parametrize(("spark", "version"), [("4.2", millpond.__version__), ("4.3", "0.0.9")])
+@pytest.mark.parametrize("where", ["defaults", "builder"])
+def test_another_jar_of_millponds_goes(
+    jar: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    spark: str,
+    version: str,
+    where: str,
+) -> None:
+    """spark-defaults.conf named it since before an upgrade, and its classes came first."""
+    other = _shim.jar_name(spark_minor=spark, scala_binary="2.13", version=version)
+    jars = f"/a.jar,hdfs:///apps/{other}, /b.jar"
+    if where == "defaults":
+        (tmp_path / "spark-defaults.conf").write_text(f"spark.jars {jars}\n")
+        monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    made = builder(**({"spark__jars": jars} if where == "builder" else {}))
+    assert settings_of(millpond.configure(made))["spark.jars"] == f"/a.jar,/b.jar,{jar}"
+    said = f"spark.jars names another Millpond's jar, which is left out: hdfs:///apps/{other}"
+    assert [record.message for record in caplog.records] == [said]
+    assert settings_of(millpond.configure(made))["spark.jars"] == f"/a.jar,/b.jar,{jar}"
+    assert len(caplog.records) == 1
+
+
+def test_another_jar_of_millponds_before_a_copy_of_the_right_one(jar: Path) -> None:
+    other = _shim.jar_name(spark_minor="4.2", scala_binary="2.13")
+    configured = millpond.configure(builder(spark__jars=f"/{other},hdfs:///apps/{jar.name}"))
+    assert settings_of(configured)["spark.jars"] == f"hdfs:///apps/{jar.name}"
+
+
 @pytest.mark.parametrize(
     ("given", "named", "expected"),
     [
@@ -203,6 +234,18 @@ def test_submit_arguments_that_rule_the_jar_out(
         millpond.configure(builder())
     assert caught.value.kind is ErrorKind.SHIM_MISSING
     assert str(jar) in caught.value.hint
+
+
+def test_submit_arguments_that_name_another_jar_of_millponds(
+    jar: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They win over the builder: nothing can leave it out."""
+    other = _shim.jar_name(spark_minor="4.2", scala_binary="2.13")
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"--jars /{other},{jar} pyspark-shell")
+    with pytest.raises(UnsupportedError, match=f"PYSPARK_SUBMIT_ARGS .*{other}") as caught:
+        millpond.configure(builder())
+    assert caught.value.kind is ErrorKind.SHIM_VERSION_MISMATCH
+    assert other in caught.value.hint
 
 
 def test_no_jar(jar: Path) -> None:

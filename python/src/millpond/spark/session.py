@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import os
 import re
 import shlex
@@ -36,6 +37,8 @@ _DRIVER_PYTHON = "agent.driverPython"
 _ACCESS = "org.apache.spark.sql.millpond.agent.StorageAccess"
 _JSON = "org.apache.spark.sql.millpond.base.Json"
 
+log = logging.getLogger(__name__)
+
 
 def jar() -> str:
     """Return the absolute path of the shim's jar for the Spark that a session would start.
@@ -55,7 +58,8 @@ def configure(
     """Set `builder` to keep streaming state in Millpond, and return it. Starts nothing.
 
     It keeps the jars and extensions that the builder, PYSPARK_SUBMIT_ARGS or spark-defaults.conf
-    set. A second call changes nothing.
+    set. The jar of another Millpond, or for another Spark, is left out, with a warning in the log:
+    its classes would come first. A second call changes nothing.
 
     Args:
         builder: `SparkSession.builder` of classic Spark, before `getOrCreate`.
@@ -66,7 +70,9 @@ def configure(
         InvalidInputError: an option is unknown, misspelt in its prefix or out of bounds;
             EXTENSION_MISSING: a session without the extension runs.
         UnsupportedError: SHIM_MISSING: a JVM without the jar runs, or PYSPARK_SUBMIT_ARGS names
-            other jars; SHIM_VERSION_MISMATCH; UNSUPPORTED: the builder is one of Spark Connect.
+            other jars; SHIM_VERSION_MISMATCH: the package was built for another Spark, or
+            PYSPARK_SUBMIT_ARGS names the jar of another Millpond; UNSUPPORTED: the builder is one
+            of Spark Connect.
     """
     present = _options_of(builder)
     _refuse_connect(builder, present)
@@ -93,9 +99,7 @@ def configure(
     if running is None or _JARS_KEY in present:
         # A running JVM has the jar already, perhaps at a path of the cluster.
         jars = present.get(_JARS_KEY, inherited.get(_JARS_KEY, ""))
-        builder = builder.config(
-            _JARS_KEY, jars if _names_jar(jars, path) else _appended(jars, path)
-        )
+        builder = builder.config(_JARS_KEY, _with_jar(jars, path))
     extensions = present.get(_EXTENSIONS_KEY, inherited.get(_EXTENSIONS_KEY, ""))
     builder = builder.config(_EXTENSIONS_KEY, _appended(extensions, EXTENSION_CLASS))
     return builder.config(_PROVIDER_KEY, PROVIDER_CLASS)
@@ -297,8 +301,8 @@ def _submit_settings(jar_path: str) -> dict[str, str]:
 
     They come from spark-defaults.conf and PYSPARK_SUBMIT_ARGS. The arguments win.
 
-    Raises: UnsupportedError: SHIM_MISSING: the arguments name jars without Millpond's, and win over
-        the builder.
+    Raises: UnsupportedError: the arguments, which win over the builder, name jars without
+        Millpond's: SHIM_MISSING; or with another one of Millpond's: SHIM_VERSION_MISMATCH.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--jars")
@@ -307,6 +311,13 @@ def _submit_settings(jar_path: str) -> dict[str, str]:
     arguments, _ = parser.parse_known_args(shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "")))
     confs = dict(text.split("=", 1) for text in arguments.conf if "=" in text)
     jars = arguments.jars or confs.get(_JARS_KEY)
+    if others := _other_shims(jars or "", jar_path):
+        raise UnsupportedError(
+            "PYSPARK_SUBMIT_ARGS wins over the builder, and names the jar of another Millpond:"
+            f" {', '.join(others)}",
+            kind=ErrorKind.SHIM_VERSION_MISMATCH,
+            hint=f"in PYSPARK_SUBMIT_ARGS, name {jar_path} instead of {', '.join(others)}",
+        )
     if jars is not None and not _names_jar(jars, jar_path):
         raise UnsupportedError(
             f"PYSPARK_SUBMIT_ARGS names jars ({jars}) but not Millpond's, and wins over the"
@@ -351,6 +362,24 @@ def _entries(text: str) -> list[str]:
 def _appended(text: str, entry: str) -> str:
     entries = _entries(text)
     return ",".join(entries if entry in entries else [*entries, entry])
+
+
+def _with_jar(jars: str, jar_path: str) -> str:
+    """Return a list of jars with the shim's, and no other of Millpond's."""
+    others = _other_shims(jars, jar_path)
+    for other in others:
+        log.warning("%s names another Millpond's jar, which is left out: %s", _JARS_KEY, other)
+    kept = ",".join(entry for entry in _entries(jars) if entry not in others)
+    return kept if _names_jar(kept, jar_path) else _appended(kept, jar_path)
+
+
+def _other_shims(jars: str, jar_path: str) -> list[str]:
+    """Return the jars of other versions of Millpond, or for other versions of Spark."""
+    return [
+        entry
+        for entry in _entries(jars)
+        if Path(entry).match(_shim.JAR_PATTERN) and not _names_jar(entry, jar_path)
+    ]
 
 
 def _names_jar(jars: str, jar_path: str) -> bool:
