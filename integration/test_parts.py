@@ -50,6 +50,7 @@ _SEEDS = {
     "options": (300, 3000),
     "shares": (50, 1000),
     "old-heartbeats": (100, 1000),
+    "another-spark": (12, 30),
 }
 
 

@@ -3,12 +3,17 @@ package org.apache.spark.sql.millpond.provider
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state._
+import org.apache.spark.sql.millpond.base.BuildInfo
 import org.apache.spark.sql.types.StructType
 import org.apache.spark.util.NextIterator
 
+/** Comes before Spark's trait, because that of 4.3 makes fields which these classes do not have: an
+  * AbstractMethodError would not say that this jar is for 4.2. */
+private[provider] abstract class Checked { BuildInfo.check() }
+
 /** What the provider is a kind of. Spark 4.2 gives every provider the join state format that
   * its user asks for. */
-private[provider] abstract class CompatibleProvider extends StateStoreProvider
+private[provider] abstract class CompatibleProvider extends Checked with StateStoreProvider
     with SupportsFineGrainedReplay with Logging {
   private[provider] def conf: StateStoreConf
 

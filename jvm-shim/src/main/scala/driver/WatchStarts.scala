@@ -7,6 +7,7 @@ import java.util.concurrent.ConcurrentHashMap
 import org.apache.spark.sql.SparkSession
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
 import org.apache.spark.sql.execution.streaming.runtime.{StreamExecution, StreamingQueryWrapper}
+import org.apache.spark.sql.millpond.base.BuildInfo
 import org.apache.spark.sql.millpond.observe.DriverReports
 import org.apache.spark.sql.streaming.StreamingQueryListener
 
@@ -80,6 +81,7 @@ private final class WatchStarts(session: SparkSession) extends (LogicalPlan => U
   }
 
   override def apply(plan: LogicalPlan): Unit = if (plan.isStreaming) {
+    BuildInfo.check() // here, and not when the session starts: Spark swallows errors there
     listen()
     RealTime.prepare(session)
     LogFiles.prepare(session)

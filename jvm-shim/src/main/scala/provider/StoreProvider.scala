@@ -89,11 +89,14 @@ abstract class StoreProvider extends CompatibleProvider {
   private[provider] def families: ColumnFamilies = familiesOrNull
   override private[provider] def conf: StateStoreConf = context.conf
   override def supportedCustomMetrics: Seq[StateStoreCustomMetric] = {
+    BuildInfo.check() // on the driver: Spark asks for metrics before it starts a task
     Extension.demand()
     StoreMetrics.all
   }
-  override def supportedInstanceMetrics: Seq[StateStoreInstanceMetric] =
+  override def supportedInstanceMetrics: Seq[StateStoreInstanceMetric] = {
+    BuildInfo.check() // 4.2 asks for these first
     Seq(StoreMetrics.LastSnapshot)
+  }
 
   // ---- opening ----------------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ import org.apache.spark.sql.millpond.memory.{
   ArenaPart, KeySortPart, NativeHeapPart, SharesPart, SortedIndexPart, TablePart
 }
 import org.apache.spark.sql.millpond.observe.{KeptReportsPart, ReportAgesPart}
+import org.apache.spark.sql.millpond.provider.AnotherSparkPart
 import org.apache.spark.sql.millpond.transport.MapReadsPart
 
 /** Does random operations on a part of the store, and compares it with a plain model. It has no
@@ -132,7 +133,7 @@ object Parts {
     PointReadsPart, RestPart, LateRowsPart, FlushBehindPart, LogSyncPart, MapReadsPart, OptionsPart,
     ClockPart, WarmUpPart, LocalDirsPart, LargeValuePart, SharesPart, ManyBlocksPart,
     SingleReadsPart, NativeHeapPart, HeapPart, UnloadedPart, ReliefPart, TierFilterPart,
-    KeptReportsPart, ReportAgesPart, WorkerClocksPart, OldHeartbeatsPart)
+    KeptReportsPart, ReportAgesPart, WorkerClocksPart, OldHeartbeatsPart, AnotherSparkPart)
 
   def main(args: Array[String]): Unit =
     args.grouped(3).foreach { of => run(of(0), of(1).toLong, of(2).toInt) }
