@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from millpond.cli.main import main
+from millpond.format import layout
+from millpond.query.index import decode_index, encode_index
 from tests.checkpoints import CheckpointBuilder
 from tests.row_checkpoints import RowsBuilder
 
@@ -200,3 +204,22 @@ def test_a_watermark_after_the_year_9999(run: Run, tmp_path: Path) -> None:
     code, out, err = run("savepoint", "show", tmp_path / "saved")
     assert (code, err) == (0, "")
     assert "watermark          1,700,000,000,000,000 ms" in out.splitlines()
+
+
+@pytest.mark.parametrize("kind", ["native", "canonical"])
+def test_no_stored_text_reaches_the_terminal_as_it_is(
+    run: Run, tmp_path: Path, repository: Path, kind: str
+) -> None:
+    """A stranger's savepoint could set the window's title, and with OSC 52 the clipboard."""
+    place = tmp_path / "saved"
+    shutil.copytree(repository / f"tests/golden/v1/savepoint-{kind}", place)
+    index = decode_index((place / layout.SAVEPOINT_KEY).read_bytes())
+    evil = "\x1b]0;owned\x07\x9b31m"
+    operators = tuple(replace(one, name=one.name + evil) for one in index.image.operators)
+    image = replace(index.image, query_id=evil, operators=operators)
+    forged = replace(index, created_by=evil, image=image)
+    (place / layout.SAVEPOINT_KEY).write_bytes(encode_index(forged))
+    for arguments in (["show", place], ["list", tmp_path], ["verify", place]):
+        _, out, err = run("savepoint", *arguments)
+        assert not set("\x1b\x07\x9b") & set(out + err), arguments
+    assert "\\x1b]0;owned\\x07\\x9b31m" in run("savepoint", "show", place)[1]

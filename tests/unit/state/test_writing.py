@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import json
 from typing import Any
 
 import pyarrow as pa
-import pytest
 
 from millpond.state import writing
 
@@ -29,11 +29,9 @@ def test_every_text_comes_back_from_csv() -> None:
     assert [row[0] if row else "" for row in found] == TEXTS
 
 
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [("a\rb", "a\\rb"), ("a\nb", "a\\nb"), ("\x1b[31mred", "\\x1b[31mred"), ("é\t", "é\\t")],
-)
-def test_a_table_shows_what_a_terminal_would_obey(text: str, shown: str) -> None:
-    batch, lines = _rows([text]), []
-    writing.write_table(batch.schema, [batch], lambda head, rows, **_: lines.extend(rows))
-    assert lines == [[shown]]
+def test_json_has_no_character_that_a_terminal_would_obey() -> None:
+    """JSON itself escapes only those below the blank."""
+    text, out = "\x1b\x7f\x9b31mé\n", io.StringIO()
+    assert writing.write_json([_rows([text])], out) == 1
+    assert not set(out.getvalue().rstrip("\n")) & set("\x1b\x7f\x9b\n") and "é" in out.getvalue()
+    assert json.loads(out.getvalue())["key"] == {"k": text}

@@ -1,4 +1,8 @@
-"""Where commands write: data to stdout, errors to stderr. How they print numbers and tables."""
+"""Where commands write: data to stdout, errors to stderr. How they print numbers and tables.
+
+Many texts come from storage, and a stranger may have written it. A terminal would obey the control
+characters in them, so they are shown as Python writes them: `\\x1b`.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,14 @@ if TYPE_CHECKING:
     from millpond.operations.inspect.logs import Problem
 
 _MAX_PROBLEM_LINES = 200
+_CONTROLS = {
+    **{code: f"\\x{code:02x}" for code in (*range(0x20), *range(0x7F, 0xA0))},
+    ord("\n"): "\\n",
+    ord("\r"): "\\r",
+    ord("\t"): "\\t",
+}
+# Of a text that may have several lines.
+_IN_LINES = {code: shown for code, shown in _CONTROLS.items() if chr(code) not in "\n\t"}
 
 
 class Stdout:
@@ -67,7 +79,7 @@ class Output:
 
     def line(self, text: str = "") -> None:
         """Write a line of data."""
-        self.data.write(text + "\n")
+        self.data.write(text.translate(_IN_LINES) + "\n")
 
     def json(self, value: object) -> None:
         """Write `value` as indented JSON and a newline."""
@@ -83,7 +95,7 @@ class Output:
     ) -> None:
         """Write an aligned table. Columns in `right` are aligned right."""
         to_right = set(right)
-        cells = [list(head), *(list(row) for row in rows)]
+        cells = [[text.translate(_CONTROLS) for text in row] for row in (head, *rows)]
         widths = [max(len(row[i]) for row in cells) for i in range(len(head))]
         for row in cells:
             texts = [
@@ -94,7 +106,7 @@ class Output:
 
     def message(self, text: str) -> None:
         """Write a line for the person who runs the command, not for whoever reads the data."""
-        sys.stderr.write(f"millpond: {text}\n")
+        _say(f"millpond: {text}")
 
     def warnings(self, texts: Iterable[str]) -> None:
         """Write what a person must know although the command has done its work."""
@@ -118,11 +130,15 @@ class Output:
         """Write an error: kind, message, hint."""
         self.message(f"{e.kind.value}: {e.message}")
         if e.hint:
-            sys.stderr.write(f"  hint: {e.hint}\n")
+            _say(f"  hint: {e.hint}")
 
     def flush(self) -> None:
         """Write out buffered data, so that what goes wrong shows here."""
         self.data.flush()
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text.translate(_IN_LINES) + "\n")
 
 
 def bytes_text(size_bytes: int) -> str:

@@ -19,11 +19,8 @@ import pyarrow.parquet as pq
 from millpond.rows.nested import is_number
 from millpond.rows.readable import readable_batch, readable_rows
 
-# A terminal would obey them.
-_CONTROLS = {
-    **{code: f"\\x{code:02x}" for code in (*range(32), 127)},
-    **{ord(text): shown for text, shown in (("\n", "\\n"), ("\r", "\\r"), ("\t", "\\t"))},
-}
+# JSON may have them as they are, and a terminal would obey them.
+_CONTROLS = {code: f"\\u{code:04x}" for code in range(0x7F, 0xA0)}
 
 
 class Writable(Protocol):
@@ -85,7 +82,8 @@ def write_json(batches: Iterable[Any], out: Writable) -> int:
     count = 0
     for batch in batches:
         for row in json_rows([batch]):
-            out.write(json.dumps(row, ensure_ascii=False, separators=(",", ":")) + "\n")
+            text = json.dumps(row, ensure_ascii=False, separators=(",", ":"))
+            out.write(text.translate(_CONTROLS) + "\n")
             count += 1
     return count
 
@@ -142,10 +140,7 @@ def write_table(schema: Any, batches: Iterable[Any], table: Table) -> int:
     rows: list[list[str]] = []
     for batch in batches:
         columns = [column.to_pylist() for _, column in flat_columns(readable_batch(batch))]
-        rows += [
-            [cell(value).translate(_CONTROLS) for value in row]
-            for row in zip(*columns, strict=True)
-        ]
+        rows += [[cell(value) for value in row] for row in zip(*columns, strict=True)]
     table(names, rows, right=numbers)
     return len(rows)
 
