@@ -61,7 +61,7 @@ class Page:
 
     def places(self) -> dict[str, str]:
         """Return the ids of the places, by path."""
-        answer = self.tab.evaluate("fetch('/api/places').then(a => a.json())")
+        answer = self.tab.evaluate("fetch('api/places').then(a => a.json())")
         return {place["path"]: place["id"] for place in answer["places"]}
 
     def go(self, place: Path, tab: str = "", **given: object) -> Any:
@@ -291,7 +291,7 @@ def test_damage_and_a_place_that_goes(browser: Any, scene: Scene, tmp_path: Path
         assert page.tab.locator("tbody tr").count() > 0
         shutil.rmtree(place)
         page.tab.wait_for_selector("#live.off", timeout=_WAIT_MS)
-        page.tab.goto(f"{server.address}/#/")
+        page.tab.goto(page.tab.url.partition("#")[0] + "#/")
         page.tab.wait_for_selector("text=Cannot be shown", timeout=_WAIT_MS)
         page.context.close()
     finally:

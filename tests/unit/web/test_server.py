@@ -6,6 +6,7 @@ import asyncio
 import importlib.util
 import json
 import logging
+import re
 import signal
 import socket
 import subprocess
@@ -129,13 +130,33 @@ def test_the_token_in_a_header_lets_through() -> None:
 
 def test_a_browser_gets_a_cookie_and_an_address_without_the_token() -> None:
     answer = ask(GATE, f"/?a=1&token={TOKEN}&b=x%26y")
-    assert (answer.status, answer.headers["location"]) == (303, "/?a=1&b=x%26y")
+    place = answer.headers["location"]
+    assert answer.status == 303 and re.fullmatch(r"/[0-9a-f]{32}/\?a=1&b=x%26y", place)
     cookie = answer.headers["set-cookie"]
     assert "HttpOnly" in cookie
     assert "SameSite=strict" in cookie
-    assert ask(GATE, "/", headers={"cookie": "x=1; " + cookie.partition(";")[0]}).status == 200
-    assert ask(GATE, f"//evil.example/?token={TOKEN}").headers["location"] == "/evil.example/"
+    headers = {"cookie": "x=1; " + cookie.partition(";")[0]}
+    assert ask(GATE, place, headers=headers).json()["query"] == "a=1&b=x%26y"
+    evil = ask(GATE, f"//evil.example/?token={TOKEN}").headers["location"]
+    assert re.fullmatch(r"/[0-9a-f]{32}/evil.example/", evil)
     assert ask(GATE, f"/?token={TOKEN}", method="POST").status == 401
+
+
+def test_a_browser_sends_the_cookie_to_no_other_server_of_the_host() -> None:
+    """Cookies know no ports: of all servers of a host, a browser asks one alone below this path."""
+    answer = ask(GATE, f"/?token={TOKEN}")
+    place = answer.headers["location"]
+    cookie, *attributes = answer.headers["set-cookie"].split("; ")
+    assert f"Path={place}" in attributes and len(place) > 30
+    assert ask(GATE, place, headers={"cookie": cookie}).json()["path"] == place
+    assert ask(GATE, f"{place}fails", headers={"cookie": cookie}).status == 500
+    for elsewhere in ("/", place[:-1], f"/x{place}", place[:-2] + "x/"):
+        assert ask(GATE, elsewhere, headers={"cookie": cookie}).status == 401
+    assert ask(GATE, place).status == 401 and ask(GATE, place, headers=BEARER).status == 200
+    again = ask(GATE, f"{place}?token={TOKEN}")  # a bookmark of before
+    assert again.headers["location"] == place
+    other = TokenGate(APP, token=TOKEN + "x")
+    assert ask(other, f"/?token={TOKEN}x").headers["location"] != place
 
 
 @pytest.mark.parametrize("other", ['theme={"dark": true}', "path=/x", "a b=c", "=", "only", 'x="'])
@@ -143,9 +164,10 @@ def test_cookies_of_other_servers_on_this_machine_do_no_harm(other: str) -> None
     """Cookies know no ports: a browser sends those of every other program on 127.0.0.1, too. With
     one that Python's own parser refuses, the token was never found.
     """
-    cookie = ask(GATE, f"/?token={TOKEN}").headers["set-cookie"].partition(";")[0]
+    answer = ask(GATE, f"/?token={TOKEN}")
+    place, cookie = answer.headers["location"], answer.headers["set-cookie"].partition(";")[0]
     for header in (f"{other}; {cookie}", f"{cookie}; {other}"):
-        assert ask(GATE, "/", headers={"cookie": header}).status == 200
+        assert ask(GATE, place, headers={"cookie": header}).status == 200
 
 
 @pytest.mark.parametrize(

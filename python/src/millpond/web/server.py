@@ -54,6 +54,7 @@ __all__ = [
 
 log = logging.getLogger(__name__)
 
+_AS_GIVEN = ("utf-8", "surrogateescape")  # a token's bytes
 _STOP_SECONDS = 5  # how long requests that are under way may take when the server stops
 _STATUS_OF_KIND = {
     ErrorKind.TOKEN_WRONG: 401,
@@ -109,7 +110,9 @@ class TokenGate:
     """Lets requests through that have the token, to a host that is meant.
 
     The token comes as `Authorization: Bearer <token>`. For a browser, a GET with `?token=<token>`
-    sets a cookie and leads to the same place without the token. All other requests get 401. A
+    sets a cookie and leads to the same place below `/<secret>/`, without the token. There alone the
+    cookie counts, and the browser sends it: cookies know no ports, and another user's server on
+    this host would get one for `/`. All other requests get 401. A
     `Host` that is neither an IP address nor in `hosts` gets 421: a page of another site could have
     its name resolved to this machine. What the application raises and does not answer becomes a
     500; the log then has the place in the code alone, no text of the error.
@@ -121,6 +124,8 @@ class TokenGate:
     def __init__(self, app: ASGIApp, *, token: str, hosts: Collection[str] = ()) -> None:
         self._app = app
         self._token = _digest(token)
+        # The same after a restart with the same token, so that open pages go on.
+        self._below = "/" + hmac.digest(token.encode(*_AS_GIVEN), b"path", "sha256").hex()[:32]
         self._hosts = frozenset((*hosts, "localhost"))
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -128,6 +133,8 @@ class TokenGate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
+        if scope["path"].startswith(f"{self._below}/"):
+            scope = {**scope, "root_path": self._below}
         answer = self._refusal(scope)
         if answer is not None:
             await answer(scope, receive, send)
@@ -163,17 +170,19 @@ class TokenGate:
         scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self._is_token(bearer.strip()):
             return None
-        if self._is_token(request.cookies.get(cookie, "")):
+        below = scope.get("root_path") == self._below
+        if below and self._is_token(request.cookies.get(cookie, "")):
             return None
         query = parse_qsl(request.url.query, keep_blank_values=True)
         given = [value for name, value in query if name == "token"]
         if scope["method"] != "GET" or not given or not self._is_token(given[-1]):
             return error_response(error(ErrorKind.TOKEN_WRONG, "the token is missing or wrong"))
         rest = urlencode([(name, value) for name, value in query if name != "token"])
-        # A path of two slashes would be another host.
-        place = "/" + scope["path"].lstrip("/") + (f"?{rest}" if rest else "")
+        path = scope["path"].removeprefix(self._below if below else "")
+        place = f"{self._below}/{path.lstrip('/')}" + (f"?{rest}" if rest else "")
         answer = RedirectResponse(place, 303, {"Cache-Control": "no-store"})
-        answer.set_cookie(cookie, given[-1], httponly=True, samesite="strict", path="/")
+        path = f"{self._below}/"
+        answer.set_cookie(cookie, given[-1], httponly=True, samesite="strict", path=path)
         return answer
 
     def _is_token(self, given: str) -> bool:
@@ -299,7 +308,7 @@ def _listening(host: str, port: int) -> Iterator[socket.socket]:
 
 
 def _digest(token: str) -> bytes:
-    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+    return hashlib.sha256(token.encode(*_AS_GIVEN)).digest()
 
 
 def _is_meant(host: str, names: Collection[str]) -> bool:

@@ -35,7 +35,7 @@ async function show() {
   const key = location.hash;
   delete main.dataset.ready;
   try {
-    if (!known.places.some((p) => p.id === place)) known = await ask("/api/places");
+    if (!known.places.some((p) => p.id === place)) known = await ask("api/places");
     const { places, job } = known, found = places.find((p) => p.id === place);
     let page;
     if (!place) page = pages.index(places, ask);
@@ -60,7 +60,7 @@ async function beat() {
   try {
     const now = shown;
     if (document.hidden || now?.place?.kind !== "query") return;
-    const pulse = await ask(`/api/${now.place.id}/pulse`);
+    const pulse = await ask(`api/${now.place.id}/pulse`);
     if (now !== shown) return;
     const news = batch !== undefined && pulse.batch !== batch;
     batch = pulse.batch;

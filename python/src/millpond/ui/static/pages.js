@@ -34,7 +34,7 @@ export function index(places, ask) {
     ...part("Cannot be shown", "unreadable", [["Why", (p) => `${p.code}: ${p.problem}`, "path"], ["What helps", (p) => p.hint, "path"]]));
   const load = () => Promise.all(places.filter((p) => glances[p.id]).map(async (p) => {
     let found, error;
-    try { found = await ask(`/api/${p.id}/glance`); }
+    try { found = await ask(`api/${p.id}/glance`); }
     catch (wrong) { error = wrong; }
     glances[p.id].forEach((fill) => fill(found, error));
   }));
@@ -46,7 +46,7 @@ export function of(place, tab, given, ask, failed, job) {
   const tabs = TABS[place.kind];
   const name = tabs.some(([id]) => id === tab) ? tab : tabs[0][0];
   const body = el("div"), wrong = el("div");
-  const get = (what, arguments_ = {}) => ask(`/api/${place.id}/${what}?${new URLSearchParams(arguments_)}`);
+  const get = (what, arguments_ = {}) => ask(`api/${place.id}/${what}?${new URLSearchParams(arguments_)}`);
   const node = el("div", {},
     el("nav", { class: "tabs", "aria-label": "Views" }, tabs.map(([id, text]) =>
       el("a", { href: `#/p/${place.id}/${id}`, "aria-current": id === name ? "page" : undefined }, text))),
