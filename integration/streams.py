@@ -148,17 +148,21 @@ def count_numbers(
     *,
     available_now: bool,
     conf: Mapping[str, str] = MappingProxyType({}),
+    sink: Callable[[DataFrame, int], None] | None = None,
 ) -> StreamingQuery:
-    """Start a query on Millpond that counts a hundred numbers a second, or once, by seven keys."""
+    """Start a query on Millpond that counts a hundred numbers a second, or once, by seven keys.
+
+    Args:
+        sink: gets each batch as `foreachBatch` does. None: no batch has to go anywhere.
+    """
     numbers = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 100).load()
     counts = numbers.withColumn("key", numbers.value % 7).groupBy("key").count()
     provider = {"spark.sql.streaming.stateStore.providerClass": MILLPOND}
     with settings(spark, {**provider, **conf}):
-        writer = (
-            counts.writeStream.outputMode("update")
-            .format("noop")
-            .option("checkpointLocation", str(checkpoint))
+        writer = counts.writeStream.outputMode("update").option(
+            "checkpointLocation", str(checkpoint)
         )
+        writer = writer.format("noop") if sink is None else writer.foreachBatch(sink)
         return (
             writer.trigger(availableNow=True)
             if available_now

@@ -7,13 +7,14 @@ import json
 import os
 import subprocess
 import sys
+import threading
 import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import millpond
 from integration.jvm import REPO
@@ -155,6 +156,44 @@ def test_a_heartbeat_goes_on_beside_that_of_a_query_whose_storage_is_in_trouble(
             _wait_for_no_heartbeat(place)
         if reader >= 0:
             os.close(reader)
+
+
+@pytest.mark.spark
+@pytest.mark.deep
+def test_a_query_that_is_being_stopped_is_seen_until_its_batch_has_ended(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark says at once that it is not active, and waits for the batch: a `foreachBatch` that
+    reads from a socket goes on for minutes. Commands took it for ended.
+    """
+    checkpoint = tmp_path / "checkpoint"
+    count_numbers(spark, checkpoint, available_now=True).awaitTermination()
+    _wait_for_no_heartbeat(checkpoint)
+    monkeypatch.setattr("millpond.spark.heartbeats._ENDING_S", 0.0)
+    begun, over = threading.Event(), threading.Event()
+
+    def sink(rows: DataFrame, batch: int) -> None:
+        rows.count()
+        begun.set()
+        over.wait()
+
+    query = count_numbers(spark, checkpoint, available_now=False, sink=sink)
+    stopping = threading.Thread(target=query.stop)
+    try:
+        assert begun.wait(60)
+        stopping.start()
+        wait_until(lambda: not query.isActive, seconds=30, what="the query to be stopped")
+        beat = checkpoint / f"millpond/running/{query.runId}.json"
+        for _ in range(3):
+            wait_until(_next_beat(beat), seconds=15, what="the next beat")
+        with pytest.raises(MillpondError) as caught:
+            millpond.rescale(checkpoint, 4, skip_uncommitted=True)
+        assert caught.value.kind is ErrorKind.QUERY_RUNNING
+    finally:
+        over.set()
+        query.stop()
+    stopping.join()
+    _wait_for_no_heartbeat(checkpoint)
 
 
 def _is_remembered(session: SparkSession, run: str) -> bool:

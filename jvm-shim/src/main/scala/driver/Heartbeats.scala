@@ -63,9 +63,11 @@ private object Heartbeats extends Logging {
 
     /** Whether the query has ended for a whole interval: the news comes a moment after the end.
       * Then no listener tells of it: the job removed all listeners, or Spark dropped the event from
-      * a full queue. Whoever looks at heartbeats must not take the query for a running one. */
+      * a full queue. Whoever looks at heartbeats must not take the query for a running one. While
+      * it is being stopped it is not active, and its batch may go on for long. */
     private def wasLost(): Boolean = {
-      endedBeats = if (query.isActive) 0 else endedBeats + 1
+      val runs = query.isActive || query.queryExecutionThread.isAlive
+      endedBeats = if (runs) 0 else endedBeats + 1
       endedBeats > 1
     }
 
