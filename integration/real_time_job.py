@@ -79,6 +79,8 @@ RUNS: dict[str, Callable[[DataFrame], DataFrame]] = {
 VERSIONS: dict[str, Callable[[DataFrame], DataFrame]] = {
     name: _shape(name) for name in ("dropped", "counted", "named")
 }
+# Spark places its rows by other columns than those that the state keeps.
+PLACED_ELSEWHERE: dict[str, Callable[[DataFrame], DataFrame]] = {"typed-key": _shape("typed-key")}
 # These Spark refuses.
 REFUSED: dict[str, Callable[[DataFrame], DataFrame]] = {
     "dedup-within": lambda rows: rows.withWatermark(
@@ -226,7 +228,8 @@ class Job:
             part[1].cast("long").cast("timestamp").alias("ts"),
             part[2].cast("long").alias("v"),
         )
-        frame = {**RUNS, **VERSIONS, **REFUSED, **REFUSED_AT_START}[command["query"]](rows)
+        known = RUNS | VERSIONS | PLACED_ELSEWHERE | REFUSED | REFUSED_AT_START
+        frame = known[command["query"]](rows)
         return frame.writeStream.outputMode(command.get("mode", "update"))
 
     def batch(self, command: dict[str, Any]) -> int:

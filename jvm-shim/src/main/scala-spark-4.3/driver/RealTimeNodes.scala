@@ -16,7 +16,7 @@ import org.apache.spark.sql.execution.streaming.state.{
   OperatorStateMetadataV1, OperatorStateMetadataV2
 }
 import org.apache.spark.sql.internal.SQLConf
-import org.apache.spark.sql.millpond.base.Names
+import org.apache.spark.sql.millpond.base.{Names, PlacedElsewhere}
 
 /** The plans of stateful queries in real-time mode. Spark compares the class of each node with a
   * list, after every rule that a session can add, so a node cannot be replaced as
@@ -65,10 +65,21 @@ private object RealTimeNodes extends Logging {
   }
 
   /** The plan of a query in real-time mode: Spark's list of nodes decides about it. Without the
-    * list the user wants to run what Spark does not know, such as Python's node. */
+    * list the user wants to run what Spark does not know, such as Python's node. Called on the
+    * thread that runs the query's batches. No `foreachBatch` of real-time mode has older ones. */
   def planned(plan: SparkPlan): SparkPlan =
-    if (SQLConf.get.getConf(SQLConf.STREAMING_REAL_TIME_MODE_ALLOWLIST_CHECK)) plan
-    else plan.transformUp(TransformWithStateNodes.admit)
+    if (SQLConf.get.getConf(SQLConf.STREAMING_REAL_TIME_MODE_ALLOWLIST_CHECK)) {
+      tellPlaces(plan)
+      plan
+    } else plan.transformUp(TransformWithStateNodes.admit)
+
+  /** What [[TransformWithStateNode]] lets its tasks know. */
+  private def tellPlaces(plan: SparkPlan): Unit =
+    plan.collect { case node: TransformWithStateExec => node }
+      .groupBy(_.getStateInfo.queryRunId).foreach { case (run, nodes) =>
+        val elsewhere = nodes.filterNot(KeyPlaces.areStored).map(_.getStateInfo.operatorId)
+        PlacedElsewhere.enterJobs(plan.session.sparkContext, run.toString, elsewhere)
+      }
 
   private lazy val supported =
     PrivateField.of(
