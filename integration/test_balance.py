@@ -136,11 +136,16 @@ def test_stores_move_to_an_executor_that_joins(tmp_path: Path) -> None:
 
 
 @pytest.mark.deep
-def test_stores_move_once_the_drivers_agent_can_start(tmp_path: Path) -> None:
-    """Something kills it at first, as when the machine is out of memory."""
+@pytest.mark.parametrize(
+    ("fails", "kind"), [("kill -9 $$", "AGENT_LOST"), ("exit 1", "AGENT_NOT_STARTED")]
+)
+def test_stores_move_once_the_drivers_agent_can_start(
+    tmp_path: Path, fails: str, kind: str
+) -> None:
+    """At first something kills it, as when the machine is out of memory, or it ends by itself."""
     kills, python = tmp_path / "kills", tmp_path / "python"
     kills.touch()
-    python.write_text(f'#!/bin/sh\n[ -e "{kills}" ] && kill -9 $$\nexec "{sys.executable}" "$@"\n')
+    python.write_text(f'#!/bin/sh\n[ -e "{kills}" ] && {fails}\nexec "{sys.executable}" "$@"\n')
     python.chmod(0o755)
     settings = PATIENT | {STATE + "millpond.agent.driverPython": str(python)}
     with (
@@ -153,7 +158,7 @@ def test_stores_move_once_the_drivers_agent_can_start(tmp_path: Path) -> None:
 
         def failed() -> bool:
             round_of([query])
-            said = "none is moved to balance them: AGENT_LOST"
+            said = f"none is moved to balance them: {kind}"
             return said in app.log_path.read_text(errors="replace")
 
         wait_until(failed, seconds=WAIT_S, what="the agent's failure")

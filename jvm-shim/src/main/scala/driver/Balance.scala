@@ -33,19 +33,16 @@ import org.apache.spark.sql.millpond.observe.{Counters, DriverReports}
 private object Balance extends Logging {
   private val LeastMs = 300L // from look to look
   private val RestMs = 2000L // while all is well
-  private val PauseMs = 20000L // after the agent was lost
-  /** Errors of a driver that has no agent. Others pass: a machine was too busy, or something killed
-    * a process. */
-  private val HasNoAgent =
-    Set("AGENT_NOT_STARTED", "AGENT_PACKAGE_MISSING", "AGENT_VERSION_MISMATCH")
+  // without an agent; twice as long after each further failure in a row
+  private val PauseMs = 20000L
+  private val MostPauseMs = 3600000L // this driver may have none for good
   private val runs = new ConcurrentHashMap[UUID, Run]
   private lazy val worker = Daemons.one("millpond-balance")
   private val isLooking = new AtomicBoolean
-  // this driver has no agent, and asks for none again
-  @volatile private var isOff = false
   @volatile private var isWarned = false
-  @volatile private var pausesUntilMs = 0L
-  // the worker's own
+  // the worker's own: it alone asks the agent
+  private var pauseMs = PauseMs
+  private var pausesUntilMs = 0L
   private var listened: SparkContext = null // guarded by `this`
   private var lookedMs = -RestMs
   private var isMoving = false
@@ -54,7 +51,7 @@ private object Balance extends Logging {
   /** Called with each plan of a query, on the thread that runs its batches. */
   def planned(session: SparkSession, plan: SparkPlan): Unit = {
     val context = session.sparkContext
-    if (!context.isLocal && !isOff)
+    if (!context.isLocal)
       try
         Placement.stages(plan) match {
           case stages if stages.nonEmpty =>
@@ -106,8 +103,11 @@ private object Balance extends Logging {
   private def warn(e: Throwable): Unit = {
     val why = e match {
       case m: MillpondException =>
-        if (HasNoAgent(m.kind)) isOff = true
-        else if (m.kind.startsWith("AGENT_")) pausesUntilMs = Clock.passedMs + PauseMs
+        if (m.kind.startsWith("AGENT_")) {
+          pausesUntilMs = Clock.passedMs + pauseMs
+          pauseMs = math.min(2 * pauseMs, MostPauseMs)
+          isWarned = false // after each pause the log tells why the next one begins
+        }
         s"${m.kind}: ${m.getMessage}"
       case other => other.toString
     }
@@ -130,6 +130,7 @@ private object Balance extends Logging {
         lookedMs = nowMs
         isMoving = decide(asks.options, all, executors)
         isWarned = false
+        pauseMs = PauseMs
       }
     } catch { case NonFatal(e) => warn(e) }
     finally isLooking.set(false)
