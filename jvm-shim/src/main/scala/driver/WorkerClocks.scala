@@ -1,7 +1,7 @@
 package org.apache.spark.sql.millpond.driver
 
 import java.nio.file.{Files, Path}
-import java.time.{DateTimeException, ZoneId, ZoneOffset}
+import java.time.{ZoneId, ZoneOffset}
 
 import org.apache.spark.sql.catalyst.util.DateTimeUtils
 
@@ -21,6 +21,7 @@ private[driver] final case class WorkerClocks(session: String, workers: Option[S
 private[driver] object WorkerClocks {
   private val Machines = Path.of("/etc/localtime")
   private val Folder = "zoneinfo/"
+  private val regions = ZoneId.getAvailableZoneIds
 
   /** The zone of a process with this `TZ`, as far as it is known. That of the JVM may be another
     * one: `user.timezone` is its alone.
@@ -31,15 +32,15 @@ private[driver] object WorkerClocks {
     case None if !Files.exists(machines) => Some(ZoneOffset.UTC)
     case None =>
       val file = machines.toRealPath().toString
-      if (file.contains(Folder)) named(file) else Some(ZoneId.systemDefault)
+      if (file.contains(Folder)) named(file) else None // a copy has no name
   }
 
+  /** A region, or nothing. What else Java reads is something else to the C library: `UTC+3` is
+    * three hours behind there, and what it does not know is UTC. */
   private def named(text: String): Option[ZoneId] = {
     val at = text.lastIndexOf(Folder)
-    val name = if (at < 0) text else text.substring(at + Folder.length)
+    val name = (if (at < 0) text else text.substring(at + Folder.length)).stripPrefix("posix/")
     if (name.isEmpty) Some(ZoneOffset.UTC)
-    else
-      try Some(ZoneId.of(name.stripPrefix("posix/")))
-      catch { case _: DateTimeException => None }
+    else Option.when(regions.contains(name))(ZoneId.of(name))
   }
 }

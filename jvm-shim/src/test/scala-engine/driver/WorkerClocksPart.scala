@@ -11,7 +11,10 @@ object WorkerClocksPart extends Part {
   override val name = "worker-clocks"
 
   private val zones = Vector("Europe/Berlin", "Etc/UTC", "UTC", "Asia/Kathmandu", "EST5EDT")
-  private val unknown = Vector("CET-1CEST,M3.5.0,M10.5.0/3", "Nowhere/Atall", "right/Europe/Berlin")
+  // to POSIX UTC+3 is three hours behind, to Java ahead; and what Java alone knows is UTC to the C
+  // library
+  private val unknown = Vector("CET-1CEST,M3.5.0,M10.5.0/3", "Nowhere/Atall", "right/Europe/Berlin",
+    "UTC+3", "GMT-2", "UT+1", "+03:00", "Z")
 
   override def run(trial: Trial): Unit = Scratch.within(trial, name) { dir =>
     import trial.{equal, random}
@@ -27,6 +30,8 @@ object WorkerClocksPart extends Part {
     equal(WorkerClocks.zone(None, machine), Some(ZoneOffset.UTC), "the zone without any")
     Files.createSymbolicLink(machine, inFolder(other)): Unit
     equal(WorkerClocks.zone(None, machine), Some(ZoneId.of(other)), "the zone of the machine")
+    val copied = Files.createFile(dir.toPath.resolve("copied"))
+    equal(WorkerClocks.zone(None, copied), None, "the zone of a machine that has a file")
     Seq(zone, s":$zone", s"${inFolder(zone)}", s":${inFolder(s"posix/$zone")}").foreach { tz =>
       equal(WorkerClocks.zone(Some(tz), machine), Some(ZoneId.of(zone)), s"the zone of TZ=$tz")
     }
