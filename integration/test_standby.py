@@ -9,6 +9,7 @@ import os
 import re
 import signal
 import time
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -114,6 +115,36 @@ def test_the_stores_of_a_killed_executor_go_on_where_they_were_followed(tmp_path
         assert sorted(takeovers(app, "0")[before[1] :]) == sorted(lost)
         again = restored(app, "0")[before[0] :]
         assert not again, "it was followed, and restored all the same"
+        query.check()
+
+
+@pytest.mark.deep
+def test_stores_whose_follower_is_lost_get_another_before_the_next_batch(tmp_path: Path) -> None:
+    """A batch may take minutes, and without input none comes: a second loss met no follower."""
+    with (
+        Cluster(tmp_path / "cluster", workers=3) as cluster,
+        application(cluster, tmp_path / "app", PATIENT) as app,
+    ):
+        wait_until(lambda: len(app.executor_logs()) == 3, seconds=WAIT_S, what="three executors")
+        query = Followed(app, tmp_path, "count", format_=2)
+        query.settle()
+        deadline = time.monotonic() + WAIT_S
+        # Only who has stores of the query can follow others.
+        while len(followers(app)) < PARTITIONS or not all(restored(app, id) for id in "012"):
+            assert time.monotonic() < deadline, followers(app)
+            round_of([query])
+        ((victim, _),) = Counter(followers(app).values()).most_common(1)
+        lost = {p for p, executor in followers(app).items() if executor == victim}
+        before = app.executor_logs()
+        killed(cluster, app, victim, host=True)
+        line = re.compile(r"store (?:opened|followed) store=0/(\d+) version=[1-9]")
+
+        def followed() -> bool:
+            now = app.executor_logs()
+            more = "".join(now[id][len(before[id]) :] for id in {*"012"} - {victim})
+            return lost <= {int(p) for p in line.findall(more)}
+
+        wait_until(followed, seconds=WAIT_S, what=f"other followers of {lost}")
         query.check()
 
 

@@ -29,7 +29,8 @@ import org.apache.spark.sql.millpond.observe.{Counters, DriverReports}
   * for that.
   *
   * With the option `standby.enabled` the agent also chooses who follows which store. Executors
-  * learn it in answer to their reports. If one is lost, its stores go to those who follow them. */
+  * learn it in answer to their reports. If one is lost, its stores go to those who follow them.
+  * Then the thread looks every two seconds, whether a batch is planned or not. */
 private object Balance extends Logging {
   private val LeastMs = 300L // from look to look
   private val RestMs = 2000L // while all is well
@@ -39,6 +40,11 @@ private object Balance extends Logging {
   private val runs = new ConcurrentHashMap[UUID, Run]
   private lazy val worker = Daemons.one("millpond-balance")
   private val isLooking = new AtomicBoolean
+  /** Who follows a store may be lost in a batch that takes minutes, or while no input comes. */
+  private lazy val looksForStandby =
+    Clock.every(RestMs, "millpond-standby-looks", RestMs) {
+      runs.values.asScala.find(r => r.hasStandby && !r.context.isStopped).foreach(lookSoon)
+    }
   @volatile private var isWarned = false
   // the worker's own: it alone asks the agent
   private var pauseMs = PauseMs
@@ -60,7 +66,7 @@ private object Balance extends Logging {
             if (run.isOn && run.begin(stages)) {
               if (run.hasStandby) listen(context)
               run.carryOut()
-              if (isLooking.compareAndSet(false, true)) worker.execute(() => look(run))
+              lookSoon(run)
             }
           case _ =>
         }
@@ -73,6 +79,7 @@ private object Balance extends Logging {
     if (listened ne context) {
       listened = context
       DriverReports.answerWith(followedBy)
+      looksForStandby: Unit
       context.addSparkListener(new SparkListener {
         // A batch may run. If its stage begins anew, Spark asks anew where its tasks are to run.
         override def onExecutorRemoved(removed: SparkListenerExecutorRemoved): Unit =
@@ -115,6 +122,9 @@ private object Balance extends Logging {
       logWarning(s"stores stay where they are, none is moved to balance them: $why")
     isWarned = true
   }
+
+  private def lookSoon(asks: Run): Unit =
+    if (isLooking.compareAndSet(false, true)) worker.execute(() => look(asks))
 
   private def look(asks: Run): Unit =
     try {
