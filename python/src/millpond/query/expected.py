@@ -16,11 +16,12 @@ from dataclasses import dataclass
 
 from millpond.errors import ErrorKind, MillpondError, error
 from millpond.format import layout
+from millpond.format.changelog import ChangelogHeader
+from millpond.format.manifest import Manifest
 from millpond.model.ids import StoreId
 from millpond.model.partition_keys import lives_in_one_partition
 from millpond.spark.log_entries import CommitEntry, OperatorInfo
 from millpond.spark.metadata import SparkMetadata
-from millpond.store.restore.plan import RestorePlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,12 +124,15 @@ def check_ids(commit: CommitEntry, operator: int, partitions: int) -> None:
         )
 
 
-def check_written_for(store: StoreId, plan: RestorePlan, batch: int, partitions: int) -> None:
+def check_written_for(
+    store: StoreId, newest: ChangelogHeader | Manifest | None, batch: int, partitions: int
+) -> None:
     """Check that the state of a store was written for this many partitions.
 
+    Args:
+        newest: what describes the store after the batch; None: it is empty.
     Raises: InvalidInputError: PARTITIONS_CHANGED.
     """
-    newest = plan.newest
     if newest is not None and newest.key_groups.partitions != partitions:
         raise error(
             ErrorKind.PARTITIONS_CHANGED,

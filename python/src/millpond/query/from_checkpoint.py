@@ -374,7 +374,7 @@ class _Reader:
         self.plans[store] = (files, plan)
         self.ended |= files.ended
         if pinned == partitions:
-            check_written_for(store, plan, version - 1, partitions)
+            check_written_for(store, plan.newest, version - 1, partitions)
         size_bytes = 0
         keys = -1
         if plan.manifest is not None:

@@ -224,12 +224,9 @@ class KeyReader:
         Raises: UnsupportedError: there is such a store.
         """
         chosen = self._selection
-        readers = self._open.get_all(chosen.operator.operator, chosen.store)
-        for partition, reader in enumerate(readers):
-            newest = reader.version.plan.newest
-            if newest is not None and not newest.key_groups.scalable:
-                raise _unplaced(f"partition {partition}: {newest.key_groups.reason}")
-        self._may_be_elsewhere = False
+        why = self._open.misplaced(chosen.operator.operator, chosen.store)
+        if why is not None:
+            raise _unplaced(why)
 
     def close(self) -> None:
         """Close the open stores."""

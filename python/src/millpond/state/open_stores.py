@@ -9,7 +9,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
 
-from millpond.errors import ConflictError, ErrorKind
+from millpond.errors import ConflictError, ErrorKind, FormatError, NotFoundError
+from millpond.format.changelog import ChangelogHeader
+from millpond.format.manifest import Manifest
 from millpond.local.scratch import scratch_directory
 from millpond.model.ids import StoreId, VersionId
 from millpond.query.erasing import unerased
@@ -54,6 +56,7 @@ class OpenStores:
         self._readers: dict[StoreId, PointReader] = {}
         self._replaced: list[PointReader] = []
         self._locks = {store: threading.Lock() for store in self._images}
+        self._misplaced: dict[tuple[int, str], str | None] = {}
 
     def partitions(self, operator: int, name: str) -> int:
         """Return how many partitions the stores of an operator have."""
@@ -74,11 +77,39 @@ class OpenStores:
                     self._readers[store] = reader
         return reader
 
-    def get_all(self, operator: int, name: str) -> list[PointReader]:
-        """Return the readers of all partitions; open many at once. Raises: as `get`."""
+    def misplaced(self, operator: int, name: str) -> str | None:
+        """Return which of an operator's stores has keys elsewhere than where their bytes say, and
+        why; None: none has. Reads of each store its newest header alone, and that once.
+
+        Raises: as `get`.
+        """
+        of = (operator, name)
+        if of not in self._misplaced:
+            with self._unerased():
+                self._misplaced[of] = self._ask_misplaced(operator, name)
+        return self._misplaced[of]
+
+    def _ask_misplaced(self, operator: int, name: str) -> str | None:
         stores = [StoreId(operator, n, name) for n in range(self.partitions(operator, name))]
         with ThreadPoolExecutor(_REQUESTS) as pool:
-            return list(pool.map(self.get, stores))
+            for store, newest in zip(stores, pool.map(self._newest, stores), strict=True):
+                if newest is not None and not newest.key_groups.scalable:
+                    return f"partition {store.partition}: {newest.key_groups.reason}"
+        return None
+
+    def _newest(self, store: StoreId) -> ChangelogHeader | Manifest | None:
+        """Return what describes a store; None: it is empty. Does not open it."""
+        reader = self._readers.get(store)
+        if reader is not None:
+            return reader.version.plan.newest
+        files = StoreFiles(self.opened.storage, store, self._format)
+        target = _version(self._images[store], self._format)
+        try:
+            newest = files.newest_by_name(target)
+        except (FormatError, NotFoundError):  # an older snapshot may make up for it, or is told
+            newest = open_version(files, target).plan.newest
+        self._check_partitions(store, newest)
+        return newest
 
     def list_again(self, store: StoreId, failed: PointReader) -> bool:
         """Open a store anew, by a listing of its files: one that the reader needs is not there.
@@ -190,12 +221,15 @@ class OpenStores:
         return self._reader(open_version(files, target, self._sums))
 
     def _reader(self, version: StoreVersion) -> PointReader:
-        image, store = self.opened.image, version.files.store
+        self._check_partitions(version.files.store, version.plan.newest)
+        return PointReader(version, whole=self._whole)
+
+    def _check_partitions(self, store: StoreId, newest: ChangelogHeader | Manifest | None) -> None:
+        image = self.opened.image
         if self.opened.glanced and self.opened.index is None:
             partitions = self.partitions(store.operator, store.name)
             if partitions == image.partitions:  # else all of its state is in one
-                check_written_for(store, version.plan, image.batch, partitions)
-        return PointReader(version, whole=self._whole)
+                check_written_for(store, newest, image.batch, partitions)
 
 
 def _version(image: StoreImage, spark_format: int) -> VersionId:

@@ -323,7 +323,7 @@ class _StoreCheck:
         entry = self.found.spark.offsets.get(batch) if self.found.spark is not None else None
         partitions = self.found.partitions_of(operator, batch)
         if entry is not None and partitions is not None and entry.partitions == partitions:
-            check_written_for(self.store, plan, batch, partitions)
+            check_written_for(self.store, plan.newest, batch, partitions)
 
     def _was_there(self, version: int) -> bool:
         """Whether the query had the store's partition at this version.
