@@ -10,6 +10,7 @@ import pyarrow as pa
 
 from millpond.format import layout
 from millpond.model.ids import StoreId
+from millpond.model.key_groups import KeyGroups
 from millpond.rows.arrow_types import struct_type
 from millpond.rows.encode import encode_rows
 from millpond.rows.hashing import groups_of, hash_rows
@@ -75,6 +76,8 @@ class RowsBuilder(CheckpointBuilder):
 class HashedBuilder(RowsBuilder):
     """As RowsBuilder, with keys that lie where their hashes say. Batch b began at `begun_ms(b)`."""
 
+    candidates = 200  # keys are below it; each partition needs as many as it has versions
+
     def _number(self, store: StoreId, version: int) -> int:
         return self._numbers(store)[version - (1 if version % 3 == 0 else 0)]
 
@@ -83,7 +86,7 @@ class HashedBuilder(RowsBuilder):
         return [k for k, group in groups if group % self.partitions == store.partition]
 
     def _groups(self) -> list[int]:
-        hashes = hash_rows(self._rows(range(200)), self.key_type)
+        hashes = hash_rows(self._rows(range(self.candidates)), self.key_type)
         groups: list[int] = groups_of(hashes, self.groups.max_parallelism).tolist()
         return groups
 
@@ -112,6 +115,20 @@ class HashedBuilder(RowsBuilder):
         """Write the entries of one batch: that of the commit log comes last."""
         for key, text in entries.items():
             self.storage.put_bytes(key, text)
+
+
+class ManyPartitions(HashedBuilder):
+    """As HashedBuilder, for 40 partitions, or 4 of them."""
+
+    candidates = 1000
+
+    def __post_init__(self) -> None:
+        self.groups = KeyGroups(40, 5)
+        super().__post_init__()
+        self._hashed = super()._groups()
+
+    def _groups(self) -> list[int]:
+        return self._hashed
 
 
 class DistinctBuilder(HashedBuilder):

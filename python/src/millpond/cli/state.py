@@ -223,7 +223,6 @@ def _check_output(path: str, *, by_spark: bool) -> None:
 def read(arguments: argparse.Namespace, output: Output) -> int:
     """Print or write the state."""
     require_tools()
-    from millpond.state import tables  # start-up time: pyarrow
 
     if arguments.format == "parquet" and arguments.output is None:
         raise InvalidInputError(
@@ -247,8 +246,10 @@ def read(arguments: argparse.Namespace, output: Output) -> int:
                 "--engine spark writes Parquet: --format parquet --output DIRECTORY",
                 hint="Add --format parquet --output DIRECTORY, or leave out --engine spark.",
             )
+        from millpond.state.with_spark import read_with_spark  # start-up time: pyarrow
+
         spark = session_of(arguments)
-        frame = tables.read_with_spark(spark, arguments.path, limit=arguments.limit, **chosen)
+        frame = read_with_spark(spark, arguments.path, limit=arguments.limit, **chosen)
         # Parquet has no structs without fields: a key without columns is left out.
         empty = [f.name for f in frame.schema if f.dataType.simpleString() == "struct<>"]
         frame.drop(*empty).write.parquet(arguments.output)

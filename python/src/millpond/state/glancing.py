@@ -20,7 +20,7 @@ from millpond.errors import (
 from millpond.query.erasing import read_erasures
 from millpond.query.glance import glance, savepoint_glance
 from millpond.state.selection import Opened, index_of, opened_in
-from millpond.storage import open_checkpoint, root_of
+from millpond.storage import Storage, open_checkpoint, root_of
 
 
 def open_for_lookups(
@@ -64,9 +64,19 @@ def telling_more(opened: Opened) -> Iterator[None]:
     """If the state was only glanced at, errors about stored files become those of a look at the
     whole query: they tell what is wrong, and what is still whole.
     """
+    if not opened.glanced:
+        yield
+        return
+    with looking_again(opened.storage, opened.place, opened.image.batch):
+        yield
+
+
+@contextmanager
+def looking_again(storage: Storage, place: str, batch: int) -> Iterator[None]:
+    """Let errors about stored files become those of a look at the whole state after a batch."""
     try:
         yield
     except (FormatError, NotFoundError, InvalidInputError) as e:
-        if opened.glanced and e.kind is not ErrorKind.INVALID_ARGUMENT:
-            opened_in(opened.storage, opened.place, opened.image.batch)
+        if e.kind is not ErrorKind.INVALID_ARGUMENT:
+            opened_in(storage, place, batch)
         raise

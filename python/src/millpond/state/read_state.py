@@ -84,7 +84,9 @@ def read_state(
             raise InvalidInputError(
                 "join_names goes without spark", hint="Leave out join_names, or spark."
             )
-        return tables.read_with_spark(spark, path, **chosen)
+        from millpond.state.with_spark import read_with_spark  # start-up time: pyarrow
+
+        return read_with_spark(spark, path, **chosen)
     return tables.read_state(path, join_names=join_names, **chosen)
 
 

@@ -40,7 +40,6 @@ from millpond.state.read_state import Keys
 from millpond.state.selection import Opened, Selection, open_state
 from millpond.state.writing import limited
 from millpond.storage import Storage, open_checkpoint, root_of
-from millpond.storage.given import given, reached_by
 from millpond.store.entries import entries
 
 DEFAULT_BATCH_ROWS = 65_536
@@ -87,7 +86,7 @@ def scan_state(
     if join_names or keys is not None:
         names = shown_names(opened, selection)
     chosen = None if keys is None else Filter(keys, selection.schema.key, names)
-    found = _batches(selection, schema, chosen, raw, batch_rows, partitions)
+    found = batches_of(selection, schema, chosen, raw, batch_rows, partitions)
     batches = _unerased(limited(found, limit), storage, root, before)
     if not (join_names and names):
         return schema, batches
@@ -127,7 +126,7 @@ def _with_names(batches: Iterator[Any], schema: Any) -> Iterator[Any]:
 
 def first_rows(selection: Selection, count: int) -> Any:
     """Return the first rows of a column family as a `pyarrow.RecordBatch`; None: it has none."""
-    return next(_batches(selection, schema_of(selection), None, False, count, None), None)
+    return next(batches_of(selection, schema_of(selection), None, False, count, None), None)
 
 
 def read_state(
@@ -169,54 +168,7 @@ def schema_of(selection: Selection, raw: bool = False) -> Any:
     return pa.schema(fields)
 
 
-def read_with_spark(
-    spark: Any,
-    path: str | os.PathLike[str],
-    *,
-    operator: int | str | None = None,
-    store: str | None = None,
-    column_family: str | None = None,
-    batch: int | None = None,
-    keys: Keys | None = None,
-    raw: bool = False,
-    limit: int | None = None,
-) -> Any:
-    """Return the state that `scan_state` reads, or `limit` rows of it, as a DataFrame of `spark`.
-
-    A task reads each partition of the state.
-    """
-    opened = open_state(path, batch)
-    selection = opened.select(operator, store, column_family)
-    if keys is not None:
-        # Raises here, not in a task, if `keys` do not fit.
-        Filter(keys, selection.schema.key, shown_names(opened, selection))
-    place, told = root_of(path), given()
-    chosen: dict[str, Any] = {
-        "operator": selection.operator.operator,
-        "store": selection.store,
-        "column_family": selection.family,
-        "batch": selection.batch,
-        "keys": keys,
-        "raw": raw,
-    }
-
-    def read(batches: Iterator[Any]) -> Iterator[Any]:
-        for batch in batches:
-            for number in batch.column(0).to_pylist():
-                with reached_by(told):
-                    rows = scan_state(place, partitions=(number,), **chosen)[1]
-                yield from rows
-
-    numbers = sorted(
-        {image.partition for image in selection.operator.stores if image.name == selection.store}
-    )
-    schema = spark.createDataFrame(schema_of(selection, raw).empty_table()).schema
-    parts = spark.range(0, max(numbers) + 1, 1, max(numbers) + 1)
-    frame = parts.mapInArrow(read, schema)
-    return frame if limit is None else frame.limit(limit)
-
-
-def _batches(
+def batches_of(
     selection: Selection,
     schema: Any,
     chosen: Filter | None,
@@ -224,6 +176,7 @@ def _batches(
     batch_rows: int,
     partitions: Collection[int] | None,
 ) -> Iterator[Any]:
+    """Yield the rows of a column family. Args: as for `scan_state`. chosen: only these rows."""
     for partition, family, keys, values in _stored(selection, batch_rows, partitions):
         rows = _decoded(selection, schema, partition, family, keys, values, raw)
         if chosen is not None:
