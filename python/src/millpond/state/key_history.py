@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
 from typing import Any
 
 from millpond.errors import (
@@ -18,9 +18,12 @@ from millpond.errors import (
 from millpond.format import layout
 from millpond.query.erasing import whole_read
 from millpond.query.from_checkpoint import look
-from millpond.query.survey import survey
+from millpond.query.glance import glance
+from millpond.query.image import Image
+from millpond.query.survey import Survey, survey
 from millpond.rows.readable import readable_rows
-from millpond.spark.metadata import logged_batches
+from millpond.spark.metadata import logged_batches, read_spark_metadata
+from millpond.state.glancing import open_for_lookups
 from millpond.state.key_reader import KeyReader
 from millpond.state.lookups import Change, Key, KeyHistory
 from millpond.state.open_stores import OpenStores
@@ -59,12 +62,17 @@ def history_of(
 ) -> KeyHistory:
     """Return how a key changed. Args, Raises: as `millpond.state.history`."""
     unreadable: list[tuple[int, str]] = []
-    newest = open_state(path, None)
-    versions = [_of_savepoint(place, newest, key, wanted) for place in savepoints]
+    # Whether a key is erased meanwhile, the whole read tells.
+    newest = replace(open_for_lookups(path, None, wanted.operator), erasures=None)
+    query_id = newest.image.query_id
     if newest.index is None:
-        versions += _of_checkpoint(newest, key, wanted, unreadable)
+        spark = read_spark_metadata(newest.storage, batches=(), operators=(), damaged=[])
+        query_id = spark.query_id
+    versions = [_of_savepoint(place, query_id, key, wanted) for place in savepoints]
+    if newest.index is None:
+        versions += _of_checkpoint(newest, spark.kept_batches, key, wanted, unreadable)
     else:
-        versions.append(_of_savepoint(path, newest, key, wanted))
+        versions.append(_of_savepoint(path, query_id, key, wanted))
     versions.sort(key=lambda version: (version.batch, version.savepoint == ""))
     if not versions:
         raise NotFoundError(
@@ -97,16 +105,16 @@ def _changes(versions: Sequence[_Version]) -> Iterator[Change]:
 
 
 def _of_savepoint(
-    path: str | os.PathLike[str], query: Opened, key: Key, wanted: Wanted
+    path: str | os.PathLike[str], query_id: str | None, key: Key, wanted: Wanted
 ) -> _Version:
     opened = open_state(path, None)
-    ids = opened.image.query_id, query.image.query_id
+    ids = opened.image.query_id, query_id
     if opened.index is None or (None not in ids and ids[0] != ids[1]):
         what = "no savepoint" if opened.index is None else "a savepoint of another query"
         raise InvalidInputError(
             f"{opened.place} is {what}",
             kind=ErrorKind.INVALID_ARGUMENT,
-            hint=f"Give savepoints of the query {query.image.query_id}.",
+            hint=f"Give savepoints of the query {query_id}.",
         )
     with _reader(opened, wanted) as reader:
         rows = _rows(reader, key)
@@ -114,39 +122,80 @@ def _of_savepoint(
 
 
 def _of_checkpoint(
-    newest: Opened, key: Key, wanted: Wanted, unreadable: list[tuple[int, str]]
+    newest: Opened,
+    batches: Sequence[int],
+    key: Key,
+    wanted: Wanted,
+    unreadable: list[tuple[int, str]],
 ) -> Iterator[_Version]:
-    """Yield the versions of a Spark checkpoint, ascending. A store that is open is taken along from
-    batch to batch: each reads only what it adds.
-    """
-    storage, place = newest.storage, newest.place
-    found = survey(storage, place)
-    batches = found.spark.kept_batches if found.spark is not None else ()
+    """Yield the versions of a Spark checkpoint, ascending."""
+    storage = newest.storage
     with _reader(newest, wanted) as reader:
         names = reader.shown
         _rows(reader, key)  # a wrong key is refused before any batch is read
-    stores: OpenStores | None = None
-    try:
+    with closing(_Batches(newest, key, wanted, names)) as reading:
         for batch in batches:
             try:
-                image = look(storage, found, place, batch)
-                opened = Opened(storage=storage, place=place, image=image, index=None)
-                later = OpenStores(opened) if stores is None else stores.advanced(opened)
-                if stores is not None:
-                    stores.close()
-                stores = later
-                reader = KeyReader(
-                    stores, wanted.operator, wanted.store, wanted.column_family, names=names
-                )
-                yield _Version(batch, image.timestamp_ms, "", _rows(reader, key))
+                yield reading.read(batch)
             except UnavailableError:
                 raise
             except MillpondError as e:
                 if e.kind not in _NOT_KEPT and _is_kept(storage, batch):
                     unreadable.append((batch, f"{e.kind.value}: {e.message}"))
-    finally:
-        if stores is not None:
-            stores.close()
+
+
+class _Batches:
+    """Reads a key after one batch and the other, ascending, from the stores that can have it. One
+    that is open is taken along from batch to batch: each reads only what it adds.
+
+    Args:
+        newest: the newest batch.
+        names: of the key's columns, as `KeyReader` takes them.
+    """
+
+    def __init__(self, newest: Opened, key: Key, wanted: Wanted, names: Mapping[str, str]) -> None:
+        self._storage, self._place = newest.storage, newest.place
+        self._operator = newest.operator(wanted.operator).operator
+        self._key, self._wanted, self._names = key, wanted, names
+        self._stores: OpenStores | None = None
+        self._survey: Survey | None = None
+
+    def read(self, batch: int) -> _Version:
+        """Return what the key has after a batch.
+
+        Raises: as `query.from_checkpoint.look` and `KeyReader.find`.
+        """
+        try:
+            image, _ = glance(self._storage, batch, self._operator)
+            return self._read(image, glanced=True)
+        except UnavailableError:
+            raise
+        except MillpondError:
+            # A look at the whole query tells what is wrong, or that nothing is.
+            if self._survey is None:
+                self._survey = survey(self._storage, self._place)
+            image = look(self._storage, self._survey, self._place, batch)
+            return self._read(image, glanced=False)
+
+    def _read(self, image: Image, *, glanced: bool) -> _Version:
+        opened = Opened(
+            storage=self._storage, place=self._place, image=image, index=None, glanced=glanced
+        )
+        before = self._stores
+        self._stores = OpenStores(opened) if before is None else before.advanced(opened)
+        if before is not None:
+            before.close()
+        wanted = self._wanted
+        reader = KeyReader(
+            self._stores, wanted.operator, wanted.store, wanted.column_family, names=self._names
+        )
+        rows = _plain_rows(reader.find([self._key]).rows)
+        return _Version(image.batch, image.timestamp_ms, "", rows)
+
+    def close(self) -> None:
+        """Close the open stores."""
+        if self._stores is not None:
+            self._stores.close()
 
 
 def _is_kept(storage: Storage, batch: int) -> bool:
@@ -165,6 +214,11 @@ def _reader(opened: Opened, wanted: Wanted) -> Iterator[KeyReader]:
 
 
 def _rows(reader: KeyReader, key: Key) -> list[dict[str, Any]]:
-    """Return the rows of the key, without their partition: a rescale changes that one."""
-    rows = readable_rows(reader.table([key]).to_batches())
+    """Return the rows of the key."""
+    return _plain_rows(reader.table([key]))
+
+
+def _plain_rows(table: Any) -> list[dict[str, Any]]:
+    """Return rows without their partition: a rescale changes that one."""
+    rows = readable_rows(table.to_batches())
     return [{"key": row["key"], "value": row["value"]} for row in rows]
