@@ -5,16 +5,14 @@ none is cut.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 
 from millpond.errors import ErrorKind, NotFoundError, error
 from millpond.format import layout
 from millpond.query.image import StoredFile
+from millpond.query.planned_stores import each
 from millpond.storage import Storage
 from millpond.storage.split import side_of
 from millpond.store.files import check_end
-
-_REQUESTS = 16  # at once; each mostly waits for the object storage
 
 
 def check_files(
@@ -40,12 +38,9 @@ def check_files(
     def check(file: StoredFile) -> None:
         _check(storage, file, sizes.get(file.source), file.source in ended)
 
-    if not named or side_of(storage, named[0].source).local_path(named[0].source) is not None:
-        for file in named:
-            check(file)
-        return
-    with ThreadPoolExecutor(_REQUESTS) as pool:
-        list(pool.map(check, named))
+    if named:
+        first = named[0].source
+        each(check, named, local=side_of(storage, first).local_path(first) is not None)
 
 
 def _check(storage: Storage, file: StoredFile, listed_bytes: int | None, ended: bool) -> None:

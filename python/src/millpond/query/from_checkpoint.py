@@ -4,13 +4,13 @@ Writes nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 
 from millpond.errors import (
     ErrorKind,
     FormatError,
     InvalidInputError,
-    MillpondError,
     NotFoundError,
     error,
 )
@@ -22,6 +22,7 @@ from millpond.model.key_groups import KeyGroups
 from millpond.query.bulk import check_files
 from millpond.query.expected import check_ids, check_written_for, operators_at, stores_of
 from millpond.query.image import Image, OperatorImage, StoredFile, StoreImage
+from millpond.query.planned_stores import PlannedStore, each, plan_store
 from millpond.query.survey import Survey, survey
 from millpond.spark import saved_logs, source_logs
 from millpond.spark.log_edit import offsets_as_planned
@@ -29,8 +30,8 @@ from millpond.spark.log_entries import OffsetEntry, OperatorInfo, is_number, par
 from millpond.spark.metadata import SparkMetadata
 from millpond.spark.sinks.recorded import read_sink
 from millpond.storage import Storage, read_if_there
-from millpond.store.files import StoreFiles
-from millpond.store.restore.plan import RestorePlan, plan_restore
+from millpond.store.files import StoreFiles, is_local
+from millpond.store.restore.plan import RestorePlan
 
 
 def look(
@@ -304,16 +305,13 @@ class _Reader:
             self._metadata(operator, batch)
             partitions = self.found.partitions_of(operator, batch) or self._present(operator)
             check_ids(commit, operator, partitions)
-            stores = [
-                self._store(
-                    store,
-                    version,
-                    self._id(spark, info, store, version),
-                    offsets.partitions,
-                    partitions,
-                )
-                for store in stores_of(operator, info, partitions)
-            ]
+            stores = self._stores(
+                list(stores_of(operator, info, partitions)),
+                version,
+                partial(self._id, spark, info, version=version),
+                offsets.partitions,
+                partitions,
+            )
             yield OperatorImage(operator=operator, name=info.name, stores=tuple(stores))
 
     def _present(self, operator: int) -> int:
@@ -354,31 +352,46 @@ class _Reader:
         for name in self.found.operators[operator].stores:
             self._optional(layout.state_schema_key(StoreId(operator, 0, name)))
 
-    def _store(
-        self, store: StoreId, version: int, id: str, pinned: int | None, partitions: int
-    ) -> StoreImage:
-        """Take the files of one store.
+    def _stores(
+        self,
+        stores: Sequence[StoreId],
+        version: int,
+        id_of: Callable[[StoreId], str],
+        pinned: int | None,
+        partitions: int,
+    ) -> list[StoreImage]:
+        """Plan the stores of an operator, and take their manifests and the names of their files.
 
         Args:
-            id: "" in Spark checkpoint format 1.
+            id_of: "" in Spark checkpoint format 1.
             pinned: number of partitions that the offset log says.
             partitions: of the operator.
         """
-        try:
-            target = VersionId(version, id)
-        except InvalidInputError as e:
-            raise _no_id(store, version) from e
-        files = StoreFiles(self.storage, store, 2 if id else 1)
-        files.refresh()
-        plan = _plan(files, target)
-        self.plans[store] = (files, plan)
+
+        def plan(store: StoreId) -> PlannedStore:
+            id = id_of(store)
+            try:
+                target = VersionId(version, id)
+            except InvalidInputError as e:
+                raise _no_id(store, version) from e
+            files = StoreFiles(self.storage, store, 2 if id else 1)
+            files.refresh()
+            planned = plan_store(files, target)
+            if pinned == partitions:
+                check_written_for(store, planned.plan.newest, version - 1, partitions)
+            return planned
+
+        local = all(is_local(self.storage, store) for store in stores)
+        return [self._taken(planned) for planned in each(plan, stores, local=local)]
+
+    def _taken(self, planned: PlannedStore) -> StoreImage:
+        files, plan = planned.files, planned.plan
+        self.plans[files.store] = (files, plan)
         self.ended |= files.ended
-        if pinned == partitions:
-            check_written_for(store, plan.newest, version - 1, partitions)
         size_bytes = 0
         keys = -1
-        if plan.manifest is not None:
-            self._text(layout.manifest_key(store, plan.manifest.version_id, files.spark_format))
+        if plan.manifest is not None and planned.manifest is not None:
+            self.texts[planned.manifest_key] = planned.manifest
             keys = plan.manifest.keys
             size_bytes += self._named(plan.manifest)
         for header in plan.headers:
@@ -389,8 +402,8 @@ class _Reader:
             size_bytes += info.size_bytes
             keys = header.keys
         return StoreImage(
-            partition=store.partition,
-            name=store.name,
+            partition=files.store.partition,
+            name=files.store.name,
             version=plan.target.version,
             id=plan.target.id,
             keys=keys,
@@ -421,34 +434,28 @@ class _Reader:
 
 
 class _SparkReader(_Reader):
-    def _store(
-        self, store: StoreId, version: int, id: str, pinned: int | None, partitions: int
-    ) -> StoreImage:
-        return StoreImage(
-            partition=store.partition,
-            name=store.name,
-            version=version,
-            id=id,
-            keys=-1,
-            size_bytes=0,
-        )
+    def _stores(
+        self,
+        stores: Sequence[StoreId],
+        version: int,
+        id_of: Callable[[StoreId], str],
+        pinned: int | None,
+        partitions: int,
+    ) -> list[StoreImage]:
+        return [
+            StoreImage(
+                partition=store.partition,
+                name=store.name,
+                version=version,
+                id=id_of(store),
+                keys=-1,
+                size_bytes=0,
+            )
+            for store in stores
+        ]
 
 
 def _no_id(store: StoreId, version: int) -> FormatError:
     return FormatError(
         f"{layout.commits_key(version - 1)}: no id of store {store}", kind=ErrorKind.FORMAT_DAMAGED
     )
-
-
-def _plan(files: StoreFiles, target: VersionId) -> RestorePlan:
-    try:
-        return plan_restore(files, target)
-    except MillpondError as e:
-        snapshots = files.manifest_versions()
-        if e.kind is ErrorKind.CHANGELOG_MISSING and snapshots and target.version < min(snapshots):
-            raise error(
-                ErrorKind.VERSION_EXPIRED,
-                f"store {files.store}: the state of batch {target.version - 1} has expired: the"
-                f" oldest that is kept is that of batch {min(snapshots) - 1}",
-            ) from e
-        raise
