@@ -33,6 +33,9 @@ from millpond.storage import Storage, read_if_there
 from millpond.store.files import StoreFiles, is_local
 from millpond.store.restore.plan import RestorePlan
 
+Listed = dict[tuple[StoreId, int], StoreFiles]
+"""The files of stores, by store and Spark checkpoint format."""
+
 
 def look(
     storage: Storage,
@@ -41,6 +44,8 @@ def look(
     batch: int | None = None,
     *,
     erasing: bool = False,
+    operator: int | None = None,
+    listed: Listed | None = None,
 ) -> Image:
     """Return the image of the query in `storage` at `batch` (None: the last committed one).
 
@@ -51,6 +56,9 @@ def look(
         found: what a survey has just found in `storage`.
         checkpoint: name of the Spark checkpoint, for messages.
         erasing: as for `survey`.
+        operator: with the stores of this one alone; None: of all.
+        listed: what earlier looks by `found` have read of stores, which this one adds to. Each has
+            the files that `found` lists: some may be gone. None: list each store anew.
     Raises:
         InvalidInputError: PARTITIONS_CHANGED.
         UnsupportedError: FORMAT_TOO_NEW.
@@ -58,7 +66,8 @@ def look(
         NotFoundError: BATCH_NOT_COMMITTED, VERSION_EXPIRED, CHANGELOG_MISSING, SST_MISSING.
         FormatError: a file that is needed is damaged.
     """
-    return _Reader(storage, found, checkpoint, erasing=erasing).read(batch)
+    reader = _Reader(storage, found, checkpoint, erasing=erasing, operator=operator, listed=listed)
+    return reader.read(batch)
 
 
 Plans = Mapping[StoreId, tuple[StoreFiles, RestorePlan]]
@@ -89,10 +98,17 @@ def spark_image(
 
 class _Reader:
     def __init__(
-        self, storage: Storage, found: Survey, checkpoint: str, *, erasing: bool = False
+        self,
+        storage: Storage,
+        found: Survey,
+        checkpoint: str,
+        *,
+        erasing: bool = False,
+        operator: int | None = None,
+        listed: Listed | None = None,
     ) -> None:
         self.storage, self.found, self.checkpoint = storage, found, checkpoint
-        self.erasing = erasing
+        self.erasing, self.operator, self.listed = erasing, operator, listed
         self.texts: dict[str, bytes] = {}
         self.files: dict[str, StoredFile] = {}
         self.plans: dict[StoreId, tuple[StoreFiles, RestorePlan]] = {}
@@ -296,6 +312,8 @@ class _Reader:
         batch = version - 1
         commit = spark.commits[batch]
         for operator in operators_at(commit, self.found.operator_ids()):
+            if self.operator not in (None, operator):
+                continue
             info = self.found.operators.get(operator)
             if info is None:
                 raise FormatError(
@@ -374,15 +392,21 @@ class _Reader:
                 target = VersionId(version, id)
             except InvalidInputError as e:
                 raise _no_id(store, version) from e
-            files = StoreFiles(self.storage, store, 2 if id else 1)
-            files.refresh()
-            planned = plan_store(files, target)
+            planned = plan_store(self._files(store, 2 if id else 1), target)
             if pinned == partitions:
                 check_written_for(store, planned.plan.newest, version - 1, partitions)
             return planned
 
         local = all(is_local(self.storage, store) for store in stores)
         return [self._taken(planned) for planned in each(plan, stores, local=local)]
+
+    def _files(self, store: StoreId, spark_format: int) -> StoreFiles:
+        files = StoreFiles(self.storage, store, spark_format)
+        if self.listed is None:
+            files.refresh()
+            return files
+        files.listing = self.found.stores.get(store, files.listing)
+        return self.listed.setdefault((store, spark_format), files)
 
     def _taken(self, planned: PlannedStore) -> StoreImage:
         files, plan = planned.files, planned.plan

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -10,14 +11,19 @@ import pytest
 import rocksdict
 
 import millpond
+from integration.depth import quick_first
 from millpond import savepoint
 from millpond.errors import ErrorKind
 from millpond.format import layout
 from millpond.format.manifest import decode_manifest
-from millpond.model.ids import StoreId
+from millpond.model.ids import StoreId, VersionId
 from millpond.model.key_groups import KeyGroups
+from millpond.operations.erase import retained
 from millpond.operations.erase.places import made_of, open_place
 from millpond.operations.inspect import verify
+from millpond.query.survey import survey
+from millpond.storage import LocalStorage
+from tests.checkpoints import version_id
 from tests.erase_scenes import keys_of, uncompressed, unheld
 from tests.refusals import refused
 from tests.row_checkpoints import HashedBuilder, RowsBuilder
@@ -194,3 +200,75 @@ def test_a_store_with_a_damaged_manifest_is_written_anew(
     assert done.stores == ((0, 1, "default"),)
     assert not manifest.exists() and (built.root / "state/0/0/3.manifest").exists()
     assert keys_of(built) == before and verify(built.storage, "it").problems == []
+
+
+class TwoOperators(HashedBuilder):
+    """A query with two aggregations that have the same rows."""
+
+    def stores(self) -> list[StoreId]:
+        return [StoreId(n, partition) for n in range(2) for partition in range(self.partitions)]
+
+    def spark_logs(self, batches: int) -> None:
+        super().spark_logs(batches)
+        text = self.storage.read(layout.operator_metadata_v1_key(0))
+        told = text.replace(b'"operatorId": 0', b'"operatorId": 1')
+        assert told != text
+        self.storage.put_bytes(layout.operator_metadata_v1_key(1), told)
+        self.storage.put_bytes("state/1/0/_metadata/schema", self.schema())
+        self.storage.put_bytes(layout.operator_record_key(1), b"")
+
+
+def test_earlier_batches_are_looked_at_by_one_listing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each store of the query was listed for each retained batch, and its manifests were read."""
+    asked: Counter[str] = Counter()
+    for name in ("list", "read", "read_range"):
+        plain = getattr(LocalStorage, name)
+
+        def noted(self: Any, key: str, *more: Any, plain: Any = plain, **named: Any) -> Any:
+            asked[key] += 1
+            return plain(self, key, *more, **named)
+
+        monkeypatch.setattr(LocalStorage, name, noted)
+    lists, others = [], []
+    for batches in (3, 8):
+        built = TwoOperators(tmp_path / f"query-{batches}").build(batches, (2,))
+        asked.clear()
+        with ExitStack() as until_end:
+            place = open_place(built.root, until_end, dry_run=True, operator=1)
+        assert [image.batch for image in place.images] == list(range(batches))
+        assert [len(image.operators) for image in place.images] == [1] * (batches - 1) + [2]
+        lists.append([asked[layout.store_prefix(store)] for store in built.stores()])
+        others.append(sum(n for key, n in asked.items() if key.startswith("state/0/0/2.")))
+    assert lists == [[1] * 4] * 2
+    assert others[0] == others[1]  # files of the other operator
+
+
+@pytest.mark.parametrize("spark_format", quick_first([2, 1]))
+def test_the_damage_of_an_earlier_batch_is_told(tmp_path: Path, spark_format: int) -> None:
+    built = HashedBuilder(tmp_path / "query", spark_format=spark_format)
+    built.build(6, (1, 5))
+    id = VersionId(3, version_id(StoreId(0, 1), 3))
+    built.storage.delete([layout.changelog_key(StoreId(0, 1), id, spark_format)])
+    told = refused(ErrorKind.CHANGELOG_MISSING, millpond.erase, [built.root], key={"k": 1})
+    assert "store 0/1" in told.message
+
+
+def test_a_batch_of_which_something_is_removed_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Beside a dry run the query goes on: what was listed is gone, and the batch has expired."""
+    built = HashedBuilder(tmp_path / "query").build(6, (1, 5))
+
+    def overtaken(*arguments: Any, **named: Any) -> Any:
+        found = survey(*arguments, **named)
+        for store in built.stores():
+            gone = [f"{n}.changelog" for n in range(1, 6)] + ["1.manifest"]
+            built.storage.delete([layout.store_key(store, name) for name in gone])
+        return found
+
+    monkeypatch.setattr(retained, "survey", overtaken)
+    with ExitStack() as until_end:
+        place = open_place(built.root, until_end, dry_run=True)
+    assert [image.batch for image in place.images] == [4, 5]

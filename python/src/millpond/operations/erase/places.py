@@ -15,12 +15,13 @@ from millpond.model.ids import StoreId, VersionId
 from millpond.operations.erase.journal import Journal, decode_journal, encode_journal
 from millpond.operations.erase.matching import Matcher
 from millpond.operations.erase.plan import Rewrite, rewrites_of, uncounted
+from millpond.operations.erase.retained import retained_images
 from millpond.operations.erase.run_on import delete_replaced, has_run_on
 from millpond.operations.erase.scan import Found, described, find
 from millpond.operations.erase.tables import as_replaced
 from millpond.operations.erase.write import count
 from millpond.operations.repartition.folder import remove_leftovers
-from millpond.query.from_checkpoint import look, spark_image
+from millpond.query.from_checkpoint import spark_image
 from millpond.query.from_savepoint import savepoint_image
 from millpond.query.image import Image
 from millpond.query.index import (
@@ -31,7 +32,6 @@ from millpond.query.index import (
     read_index,
     refuse_links,
 )
-from millpond.query.survey import survey
 from millpond.spark.commands import Hold, at_work
 from millpond.spark.metadata import newest_commit
 from millpond.state.join_columns import join_columns
@@ -41,8 +41,6 @@ from millpond.storage.owner import check_owner, claim
 from millpond.storage.sums import size_and_crc32
 from millpond.store.collection.announcements import announce_erasure
 from millpond.store.files import Listing, StoreFiles, list_stores
-
-_NOT_KEPT = (ErrorKind.VERSION_EXPIRED, ErrorKind.BATCH_NOT_COMMITTED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,14 +79,22 @@ class Place:
         return self.index is not None and self.index.format == CANONICAL
 
 
-def open_place(path: str | os.PathLike[str], until_end: ExitStack, *, dry_run: bool) -> Place:
+def open_place(
+    path: str | os.PathLike[str],
+    until_end: ExitStack,
+    *,
+    dry_run: bool,
+    operator: int | str | None = None,
+) -> Place:
     """Open a place to erase from.
 
     Args:
+        operator: as for `matcher_of`.
         until_end: so long the place is held.
     Raises:
-        InvalidInputError: NOT_A_CHECKPOINT, STATE_OWNED. ConflictError: QUERY_RUNNING,
-            COMMAND_RUNNING, RESCALE_UNFINISHED. NotFoundError: BATCH_NOT_COMMITTED.
+        InvalidInputError: NOT_A_CHECKPOINT, STATE_OWNED; OPERATOR_UNKNOWN, as `matcher_of`.
+        ConflictError: QUERY_RUNNING, COMMAND_RUNNING, RESCALE_UNFINISHED.
+        NotFoundError: BATCH_NOT_COMMITTED.
         FormatError: a retained batch is damaged: what cannot be read cannot be written anew.
             UNSAFE_PATH: a file or a folder of a savepoint is a symbolic link.
     """
@@ -122,21 +128,8 @@ def open_place(path: str | os.PathLike[str], until_end: ExitStack, *, dry_run: b
     erasing = journal is not None
     if journal is not None:
         delete_replaced(storage, journal)
-    found = survey(storage, root, erasing=erasing)
-    images = []
-    for batch in found.spark.kept_batches if found.spark is not None else ():
-        try:
-            image = look(storage, found, root, batch, erasing=erasing)
-        except MillpondError as e:
-            if e.kind not in _NOT_KEPT:
-                raise
-            continue
-        # Only the newest is asked for more than its versions, and each has a text of every store.
-        if images:
-            images[-1] = replace(images[-1], texts={}, files=())
-        images.append(image)
-    if not images:  # none is committed, or the query has gone on, and removed them all
-        images.append(look(storage, found, root, erasing=erasing))
+    wanted = operator if journal is None else journal.operator
+    images = retained_images(storage, root, wanted, erasing=erasing)
     return _checkpoint(storage, root, images, journal, hold, run_on=erasing)
 
 
@@ -280,9 +273,10 @@ def plan_place(place: Place, matcher: Matcher, job: str, found: Found) -> Journa
         for operator in place.image.operators
         for one in operator.stores
     }
+    targets = _targets(place, matcher.operator)
     rewrites: list[Rewrite] = []
     for store in sorted(chosen):
-        planned = rewrites_of(stores[store], _targets(place, store))
+        planned = rewrites_of(stores[store], targets.get(store, []))
         counted, rows = count(storage, stores[store], planned, matcher)
         if store in now:  # else a rescale left it behind
             found.live += rows
@@ -339,16 +333,15 @@ def replaced(place: Place, journal: Journal) -> list[str]:
     return gone[0] + gone[1]
 
 
-def _targets(place: Place, store: StoreId) -> list[VersionId]:
-    """Return the retained versions of a store, ascending."""
-    found: dict[int, VersionId] = {}
+def _targets(place: Place, operator: int) -> dict[StoreId, list[VersionId]]:
+    """Return the retained versions of each store of an operator, ascending."""
+    found: dict[StoreId, dict[int, VersionId]] = {}
     for image in place.images:
-        for operator in image.operators:
-            for one in operator.stores:
-                if StoreId(operator.operator, one.partition, one.name) == store:
-                    exact = image.spark_checkpoint_format > 1
-                    found[one.version] = VersionId(one.version, one.id if exact else "")
-    return [found[version] for version in sorted(found)]
+        exact = image.spark_checkpoint_format > 1
+        for one in (s for op in image.operators if op.operator == operator for s in op.stores):
+            versions = found.setdefault(StoreId(operator, one.partition, one.name), {})
+            versions[one.version] = VersionId(one.version, one.id if exact else "")
+    return {store: [by[number] for number in sorted(by)] for store, by in found.items()}
 
 
 def _refuse_foreign(place: Place, listed: Iterable[Listing]) -> None:

@@ -58,7 +58,10 @@ def erase(
         roots: dict[str, str] = {}
         for root in map(root_of, paths):
             roots.setdefault(canonical(real_root(root)), root)
-        opened = [open_place(root, until_end, dry_run=dry_run) for root in roots.values()]
+        opened = [
+            open_place(root, until_end, dry_run=dry_run, operator=operator)
+            for root in roots.values()
+        ]
         work = []
         for place in opened:
             matcher = matcher_of(place, operator, key)
