@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 from millpond.errors import FormatError
@@ -128,36 +129,36 @@ class NativeRows:
         # those of SSTs, in manifests.
         self._sums = {file.source: file.crc32 for file in image.files if file.crc32 is not None}
 
+    @cached_property
+    def _targets(self) -> dict[StoreId, VersionId]:
+        exact = self._image.spark_checkpoint_format > 1
+        return {
+            StoreId(op.operator, one.partition, one.name): VersionId(
+                one.version, one.id if exact else ""
+            )
+            for op in self._image.operators
+            for one in op.stores
+        }
+
     def _files(self, store: StoreId) -> StoreFiles:
         return StoreFiles(self._storage, store, self._image.spark_checkpoint_format)
 
-    def _target(self, store: StoreId) -> VersionId:
-        (image,) = [
-            s
-            for op in self._image.operators
-            for s in op.stores
-            if (op.operator, s.partition, s.name) == (store.operator, store.partition, store.name)
-        ]
-        return VersionId(image.version, image.id if self._image.spark_checkpoint_format > 1 else "")
-
     def stores(self) -> list[StoreRows]:
         found: list[StoreRows] = []
-        for op in self._image.operators:
-            for image in op.stores:
-                store = StoreId(op.operator, image.partition, image.name)
-                version = open_version(self._files(store), self._target(store))
-                last = version.plan.newest
-                if last is None:
-                    raise FormatError(f"store {store} has no version")
-                groups = last.key_groups
-                found.append(
-                    StoreRows(
-                        store=store,
-                        families=version.families,
-                        scalable=groups.scalable,
-                        reason=groups.reason,
-                    )
+        for store, target in self._targets.items():
+            version = open_version(self._files(store), target)
+            last = version.plan.newest
+            if last is None:
+                raise FormatError(f"store {store} has no version")
+            groups = last.key_groups
+            found.append(
+                StoreRows(
+                    store=store,
+                    families=version.families,
+                    scalable=groups.scalable,
+                    reason=groups.reason,
                 )
+            )
         return sorted(found, key=lambda rows: rows.store)
 
     def rows(self, store: StoreRows) -> Iterator[Rows]:
@@ -175,7 +176,7 @@ class NativeRows:
         """Yield the same rows as physical keys and values, of all column families, ascending by
         key.
         """
-        version = open_version(self._files(store.store), self._target(store.store), self._sums)
+        version = open_version(self._files(store.store), self._targets[store.store], self._sums)
         with entry_chunks(version) as chunks:
             yield from chunks
 

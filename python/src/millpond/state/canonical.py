@@ -18,6 +18,7 @@ import os
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -315,10 +316,14 @@ class CanonicalRows:
     def __init__(self, storage: Storage, index: SavepointIndex) -> None:
         self._storage, self._index = storage, index
 
-    def stores(self) -> list[StoreRows]:
-        by_store: dict[Any, list[TableEntry]] = {}
+    @cached_property
+    def _tables(self) -> dict[StoreId, list[TableEntry]]:
+        found: dict[StoreId, list[TableEntry]] = {}
         for table in self._index.tables:
-            by_store.setdefault(table.store, []).append(table)
+            found.setdefault(table.store, []).append(table)
+        return found
+
+    def stores(self) -> list[StoreRows]:
         return [
             StoreRows(
                 store=store,
@@ -326,13 +331,12 @@ class CanonicalRows:
                 scalable=tables[0].scalable,
                 reason=tables[0].reason,
             )
-            for store, tables in sorted(by_store.items())
+            for store, tables in sorted(self._tables.items())
         ]
 
     def rows(self, store: StoreRows) -> Iterator[Rows]:
-        for table in self._index.tables:
-            if table.store == store.store:
-                yield from self.table_rows(table)
+        for table in self._tables.get(store.store, ()):
+            yield from self.table_rows(table)
 
     def table_rows(self, table: TableEntry) -> Iterator[Rows]:
         """Yield the rows of one table.
