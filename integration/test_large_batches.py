@@ -1,8 +1,13 @@
-"""A batch many times larger than the memory commits, goes to the disk tier, and comes back."""
+"""A batch many times larger than the memory commits, goes to the disk tier, and comes back.
+
+So does one of large rows: what works at many rows in turn takes no more memory for these.
+"""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,12 +17,14 @@ from integration.harness import (
     Harness,
     Numbered,
     Provider,
+    ProviderError,
     Schema,
     Store,
     millponds_own,
     short_conf,
 )
 from integration.jvm import MILLPOND
+from integration.processes import wait_until
 from integration.store_model import write_spark_metadata
 
 pytestmark = [pytest.mark.spark, millponds_own]
@@ -42,6 +49,9 @@ class Size:
 
 
 SMALL = Size(batch_bytes=24 * MIB, row_bytes=1000, budget_bytes=2 * MIB, heap_bytes=512 * MIB)
+ROWS_OF_A_MIB = Size(
+    batch_bytes=128 * MIB, row_bytes=MIB, budget_bytes=16 * MIB, heap_bytes=512 * MIB
+)
 LARGE = Size(batch_bytes=2048 * MIB, row_bytes=4000, budget_bytes=256 * MIB, heap_bytes=1024 * MIB)
 
 
@@ -49,8 +59,13 @@ def _harness(work_dir: Path, size: Size) -> Harness:
     return Harness(work_dir, heap=f"{size.heap_bytes // MIB}m")
 
 
-def _open(harness: Harness, checkpoint: Path, size: Size, partition: int = 0) -> Provider:
-    conf = short_conf({"minDeltasForSnapshot": 1, "millpond.memory.budget": str(size.budget_bytes)})
+def _open(
+    harness: Harness, checkpoint: Path, size: Size, partition: int = 0, **options: str
+) -> Provider:
+    options = {"memory.budget": str(size.budget_bytes), **options}
+    conf = short_conf(
+        {"minDeltasForSnapshot": 1, **{f"millpond.{k}": v for k, v in options.items()}}
+    )
     conf |= {"spark.sql.shuffle.partitions": "2"}
     return harness.open(
         checkpoint / "state", provider_class=MILLPOND, schema=SCHEMA, conf=conf, partition=partition
@@ -63,6 +78,35 @@ def _most_bytes(harness: Harness) -> int:
     found = re.search(r"VmHWM:\s+(\d+) kB", status)
     assert found
     return int(found[1]) * 1024
+
+
+@contextmanager
+def _growth(harness: Harness, at_most: int) -> Iterator[None]:
+    """Check that the JVM's resident memory grows by so many bytes at most, at any time."""
+    before = _most_bytes(harness)
+    yield
+    grown = _most_bytes(harness) - before
+    assert grown <= at_most, f"{grown // MIB} MiB"
+
+
+@pytest.fixture(scope="module")
+def rows_of_a_mib(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a checkpoint whose version 1 has `ROWS_OF_A_MIB`, in a snapshot. Nobody changes it."""
+    work_dir = tmp_path_factory.mktemp("rows")
+    checkpoint = work_dir / "checkpoint"
+    write_spark_metadata(
+        checkpoint, operator_name="stateStoreSave", partitions=2, provider_class=MILLPOND
+    )
+    harness = _harness(work_dir, ROWS_OF_A_MIB)
+    provider = _open(harness, checkpoint, ROWS_OF_A_MIB)
+    store = provider.store(0)
+    store.put_numbered(Numbered(ROWS_OF_A_MIB.rows, "first", MIB))
+    store.commit()
+    provider.store(1).abort()  # proves version 1
+    provider.snapshot()
+    assert (checkpoint / "state/0/0/1.manifest").exists()
+    harness.stop()
+    return checkpoint
 
 
 def _custom(store: Store, name: str) -> int:
@@ -155,4 +199,38 @@ def test_two_large_batches_come_back_side_by_side(tmp_path: Path) -> None:
     assert sum(used_bytes) <= SMALL.budget_bytes * 5 // 4
     for store in stores:
         store.abort()
+    harness.stop()
+
+
+def test_the_warm_up_of_large_rows_brings_in_a_few_at_once(
+    tmp_path: Path, rows_of_a_mib: Path
+) -> None:
+    """It looks at the budget between its steps."""
+    size = ROWS_OF_A_MIB
+    harness = _harness(tmp_path, size)
+    provider = _open(harness, rows_of_a_mib, size)
+    harness.hold("warm-up.step")
+    with _growth(harness, at_most=size.budget_bytes + 96 * MIB):
+        store = provider.read_store(1)  # a batch would give memory back when it begins
+        wait_until(harness.is_holding, seconds=60, what="the warm-up")
+    harness.let_go()
+    store.release()
+    provider.close()
+    harness.stop()
+
+
+@pytest.mark.deep
+def test_large_rows_are_refused_before_they_fill_the_memory(
+    tmp_path: Path, rows_of_a_mib: Path
+) -> None:
+    """With the backend heap all rows are brought in before the store is used."""
+    size = ROWS_OF_A_MIB
+    harness = _harness(tmp_path, size)
+    provider = _open(harness, rows_of_a_mib, size, backend="heap")
+    with (
+        _growth(harness, at_most=size.budget_bytes + 96 * MIB),
+        pytest.raises(ProviderError, match="MEMORY_EXHAUSTED"),
+    ):
+        provider.read_store(1)
+    provider.close()
     harness.stop()

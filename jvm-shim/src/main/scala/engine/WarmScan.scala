@@ -18,19 +18,23 @@ private[engine] final class WarmScan(scan: DiskScan, families: Iterable[Family])
   /** The warm-up has seen all rows. */
   def end(): Unit = loading.foreach(_.endLoading())
 
-  /** Admit some rows. False at the end; callers must stop then. */
-  def step(rows: Int): Boolean = {
+  /** Admit some rows, the first of them however large it is. False at the end; callers must stop
+    * then.
+    * @param bytes of keys and values, after which it also ends */
+  def step(rows: Int, bytes: Long): Boolean = {
     var n = 0
+    var admitted = 0L
     var more = true
-    while (n < rows && more) {
+    while (n < rows && admitted < bytes && more) {
       more = keys.next()
-      if (more && keys.family != null && !keys.family.isClosed) admit(keys.family)
+      if (more && keys.family != null && !keys.family.isClosed) admitted += admit(keys.family)
       n += 1
     }
     more
   }
 
-  private def admit(f: Family): Unit = {
+  /** Returns the bytes that memory got. */
+  private def admit(f: Family): Int = {
     val hash = Bytes.hash(null, keys.at, keys.length)
     if (f.table.find(null, keys.at, keys.length, hash) == 0L) {
       values.clear()
@@ -42,7 +46,8 @@ private[engine] final class WarmScan(scan: DiskScan, families: Iterable[Family])
       f.table.admit(null, keys.at, keys.length, hash, keys.slot, f.prefixLength(null, keys.at),
         null, SparkCompatibility.addressOf(values) + f.valueLead, valueLength - f.valueLead,
         0): Unit
-    }
+      keys.length + valueLength
+    } else 0
   }
 
   def close(): Unit = scan.close()

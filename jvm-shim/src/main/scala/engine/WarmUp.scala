@@ -65,7 +65,7 @@ private[engine] final class WarmUp(monitor: AnyRef, label: String, status: Store
   def loadAll(checkMemory: () => Unit): Unit = {
     check()
     val all = scan()
-    try while (all.step(StepRows.toInt)) checkMemory()
+    try while (all.step(StepRows.toInt, StepBytes)) checkMemory()
     finally all.close()
     all.end()
   }
@@ -94,7 +94,7 @@ private[engine] final class WarmUp(monitor: AnyRef, label: String, status: Store
                                                 else BudgetShare)) {
       end()
       false
-    } else if (rows.step(Seams.stretch("warm-up.rows", StepRows).toInt)) true
+    } else if (rows.step(Seams.stretch("warm-up.rows", StepRows).toInt, StepBytes)) true
     else {
       rows.end()
       end()
@@ -106,7 +106,9 @@ private[engine] final class WarmUp(monitor: AnyRef, label: String, status: Store
 }
 
 private object WarmUp {
+  // between two steps it looks at the budget, and lets others have the store
   private val StepRows = 1024L
+  private val StepBytes = 1L << 20
   private val BudgetShare = 0.9
   private val StandbyShare = 0.75
   private val MostPauseNs = 5000000000L
