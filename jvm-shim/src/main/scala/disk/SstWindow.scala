@@ -42,7 +42,18 @@ private[disk] final class SstWindow(file: File) {
     java.util.Arrays.copyOf(read, bytes)
   }
 
+  /** Copy bytes to native memory. A merge has a window for each of its files, so those of a large
+    * block do not become one array. */
   def copy(offset: Long, to: Long, bytes: Int): Unit = {
+    var done = 0
+    while (done < bytes) {
+      val piece = math.min(bytes - done, SstWindow.MostBytes)
+      copyPiece(offset + done, to + done, piece)
+      done += piece
+    }
+  }
+
+  private def copyPiece(offset: Long, to: Long, bytes: Int): Unit = {
     if (offset < from || offset + bytes > from + length) fill(offset, bytes)
     Platform.copyMemory(read, Bytes.ArrayOffset + offset - from, null, to, bytes.toLong)
   }
@@ -53,7 +64,8 @@ private[disk] final class SstWindow(file: File) {
       val wanted = if (goesOn) math.min(2 * length, SstWindow.MostBytes) else 0
       val most = math.max(math.max(wanted, SstWindow.FirstBytes), least)
       if (read.length < most)
-        read = new Array[Byte](if (most == least) RowLimit.bufferFor(least) else most)
+        read = new Array[Byte](
+          if (most == least) math.min(RowLimit.bufferFor(least), SstWindow.MostBytes) else most)
       from = offset
       length = math.min(most.toLong, open.length - offset).toInt
       open.seek(offset)

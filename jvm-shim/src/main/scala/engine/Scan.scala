@@ -32,6 +32,7 @@ private[millpond] final class Scan(engine: StoreEngine, session: Session,
   private var ahead = new Array[UnsafeRowPair](2)
   private var at = 0
   private var count = 0
+  private var aheadBytes = 0L
   private var values: Iterator[UnsafeRow] = Iterator.empty
   private var valuesKey: UnsafeRow = null
   private var finished = false
@@ -47,7 +48,8 @@ private[millpond] final class Scan(engine: StoreEngine, session: Session,
       if (at == count) {
         at = 0
         count = 0
-        if (values.hasNext) { ahead(0) = new UnsafeRowPair(valuesKey, values.next()); count = 1 }
+        aheadBytes = 0L
+        if (values.hasNext) add(new UnsafeRowPair(valuesKey, values.next()))
         else readAhead()
       }
       at < count
@@ -55,8 +57,16 @@ private[millpond] final class Scan(engine: StoreEngine, session: Session,
 
   override def next(): UnsafeRowPair = {
     if (!hasNext) throw new NoSuchElementException("end of state store iterator")
+    val pair = ahead(at)
+    ahead(at) = null // whoever got it may leave it
     at += 1
-    ahead(at - 1)
+    pair
+  }
+
+  private def add(pair: UnsafeRowPair): Unit = {
+    ahead(count) = pair
+    count += 1
+    aheadBytes += pair.key.getSizeInBytes + pair.value.getSizeInBytes
   }
 
   private def checkOpen(): Unit =
@@ -68,30 +78,32 @@ private[millpond] final class Scan(engine: StoreEngine, session: Session,
           "nothing to do: Spark retries the task.")
 
   /** Fetch some rows under one lock, more each time. A lock costs as much as a row, but most scans
-    * of a prefix are short. */
+    * of a prefix are short. Large rows come one by one: the heap must hold all that are ahead. */
   private def readAhead(): Unit = engine.synchronized {
     engine.checkHeld(session)
     checkOpen()
     if (!each && ahead.length < Scan.MostAhead) ahead = new Array[UnsafeRowPair](ahead.length * 2)
     val wanted = if (each) 1 else ahead.length
     try
-      while (count < wanted && !finished)
+      while (wants(wanted) && !finished)
         if (diskDone && !each) readMemoryAhead(wanted)
         else if (memoryDone && !diskDone && !each) readDiskAhead(wanted)
         else {
           val pair = advance()
           if (pair == null) { finished = true; close() }
-          else { ahead(count) = pair; count += 1 }
+          else add(pair)
         }
     catch { case e: MillpondException => count = 0; throw engine.distrust(e) }
   }
 
+  private def wants(rows: Int): Boolean = count < rows && aheadBytes < Scan.MostAheadBytes
+
   /** Only memory has more. */
   private def readMemoryAhead(wanted: Int): Unit = {
     fetchRecord()
-    while (count < wanted && !memoryDone) {
+    while (wants(wanted) && !memoryDone) {
       val r = take()
-      if (table.isPresent(r)) { ahead(count) = ofMemory(r); count += 1 }
+      if (table.isPresent(r)) add(ofMemory(r))
       fetchRecord()
     }
     if (memoryDone) { finished = true; close() }
@@ -131,11 +143,14 @@ private[millpond] final class Scan(engine: StoreEngine, session: Session,
     val rows = bulk
     val most = wanted - count
     var n = 0
-    while (n < most && !diskDone) {
+    var bytes = aheadBytes
+    while (n < most && bytes < Scan.MostAheadBytes && !diskDone) {
       fetchKey()
       if (diskKey != null) {
+        val value = disk.value
         rows.keys(n) = diskKey
-        rows.values(n) = disk.value
+        rows.values(n) = value
+        bytes += diskKey.length + value.length
         diskKey = null
         n += 1
       }
@@ -152,11 +167,11 @@ private[millpond] final class Scan(engine: StoreEngine, session: Session,
     var i = 0
     while (i < n) {
       val key = rows.keys(i)
-      if (!looksUp || !hadWhenBegun(key, rows.hashes(i))) {
-        ahead(count) = new UnsafeRowPair(f.rows.decodePhysical(key),
-          f.rows.decodeValue(rows.values(i), f.valueLead))
-        count += 1
-      }
+      if (!looksUp || !hadWhenBegun(key, rows.hashes(i)))
+        add(new UnsafeRowPair(f.rows.decodePhysical(key),
+            f.rows.decodeValue(rows.values(i), f.valueLead)))
+      rows.keys(i) = null
+      rows.values(i) = null
       i += 1
     }
   }
@@ -230,6 +245,7 @@ private[millpond] final class Scan(engine: StoreEngine, session: Session,
 
 private[millpond] object Scan {
   private val MostAhead = 64
+  private val MostAheadBytes = 1L << 20 // and the last row
 }
 
 /** Rows of the disk that a scan has fetched, and not yet looked up in memory. */

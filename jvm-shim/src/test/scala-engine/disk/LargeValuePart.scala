@@ -1,13 +1,14 @@
 package org.apache.spark.sql.millpond.disk
 
 import java.io.File
+import java.lang.management.ManagementFactory
 
 import org.apache.spark.sql.millpond.base.MillpondException
 import org.apache.spark.sql.millpond.memory.MemoryBudget
 import org.apache.spark.sql.millpond.testing.{Part, Trial}
 
 /** The room for a large value goes with the next small one, whoever finds that: an executor may
-  * have hundreds of stores. */
+  * have hundreds of stores. A merge of many files needs little of the heap. */
 object LargeValuePart extends Part {
   override val name = "large-value"
   @volatile private var isSlow = false
@@ -17,6 +18,10 @@ object LargeValuePart extends Part {
   private val MostKeptBytes = 1 << 20
   private val Between = 100 // rows: the small value and the large one are not in one block
   private val Looks = 8 // of the reads of a thread, one is looked at
+  private val Files = 16 // of a merge
+  private val MostBytesOfFile = 128 << 10 // of the heap, for a merge
+  private val memory =
+    ManagementFactory.getThreadMXBean.asInstanceOf[com.sun.management.ThreadMXBean]
 
   override def run(trial: Trial): Unit = Scratch.within(trial, name) { dir =>
     import trial.{chance, random}
@@ -58,6 +63,46 @@ object LargeValuePart extends Part {
         trial.check(kept <= MostKeptBytes, s"this thread keeps room for $kept bytes of blocks")
       }
     } finally { isSlow = false; tier.close() }
+    merge(trial, new File(dir, "merged"))
+  }
+
+  /** A scan has a block of each file at the same time. On the heap it has none. */
+  private def merge(trial: Trial, dir: File): Unit = {
+    val tier = Scratch.tier(dir)
+    try {
+      val value = new Array[Byte](2 << 20)
+      trial.random.nextBytes(value) // it is stored as it is
+      (0 until Files).foreach { n =>
+        // each file has keys between those of others, so they are merged
+        val file = new File(dir, s"rows-$n.sst")
+        val writer = tier.sstWriter(file)
+        Seq('a' -> value.length, 'b' -> SmallBytes).foreach { case (first, length) =>
+          val row = key(first) :+ n.toByte
+          writer.put(row, 0, row.length, value, 0, length)
+        }
+        writer.finish()
+        tier.ingest(file)
+      }
+      tier.lookup.begin(new MemoryBudget(1L << 24))
+      Scratch.finish(tier.lookup, 50)
+      trial.check(tier.lookup.hasPlaces, "there are no tables of the merged files")
+      val scan = tier.iterator(readAhead = true)
+      try {
+        trial.check(scan.isInstanceOf[MappedScan], "RocksDB merges")
+        val before = memory.getCurrentThreadAllocatedBytes
+        scan.seek(key('a'))
+        val taken = memory.getCurrentThreadAllocatedBytes - before
+        trial.check(taken <= Files * MostBytesOfFile, s"the seek takes $taken bytes of the heap")
+        var rows = 0
+        while (scan.isValid) {
+          val length = if (rows < Files) value.length else SmallBytes
+          trial.check(java.util.Arrays.equals(scan.value, value.take(length)), s"row $rows differs")
+          rows += 1
+          scan.next()
+        }
+        trial.equal(rows, 2 * Files, "the rows")
+      } finally scan.close()
+    } finally tier.close()
   }
 
   /** What a block had before a load that failed may be gone. */

@@ -330,6 +330,10 @@ object ProviderHarness {
       val cur = openScan(c)
       try read(cur, -1, remove = false, flag(c, "lazily"))
       finally cur.it.close()
+    case "scan_costs" =>
+      val cur = openScan(c)
+      try ScanCosts.read(cur.it, c.get("rows").intValue)
+      finally cur.it.close()
     case "iter_open" => cursors(text(c, "it")) = openScan(c); nodes.nullNode
     case "iter_next" =>
       read(cursor(c), if (c.has("n")) c.get("n").intValue else 1, flag(c, "remove"),
