@@ -48,6 +48,32 @@ def test_notes_that_were_deleted(harness: Harness, tmp_path: Path) -> None:
     provider.close()
 
 
+def test_large_rows_that_get_their_first_age_keep_to_the_budget(
+    harness: Harness, tmp_path: Path
+) -> None:
+    """A time to live is switched on: the batch that begins writes all rows."""
+    rows, row_bytes, budget_bytes = 64, 1 << 18, 2 << 20
+    provider = open_provider(
+        harness,
+        tmp_path,
+        schema=Schema("k bigint", "v string"),
+        operator="dedupe",
+        conf={"millpond.memory.budget": budget_bytes},
+    )
+    store = provider.store(0)
+    store.put_numbered(Numbered(rows, "row", row_bytes))
+    store.commit()
+    store = provider.store(1, timed=_at(0))
+    store.commit()
+    # so many that none of them is much larger than the budget
+    spills = store.metrics()["custom"]["millpondSpills"]
+    assert spills >= rows * row_bytes // (2 * budget_bytes)
+    store = provider.store(2, timed=_at(_TTL_MS))
+    assert store.scan() == []
+    store.abort()
+    provider.close()
+
+
 @pytest.mark.deep
 def test_a_disk_that_is_full_for_a_while(tmp_path: Path, disk: Path) -> None:
     harness = Harness(tmp_path)  # whose first store decides where the local files are

@@ -246,7 +246,8 @@ private[engine] final class Ages(engine: StoreEngine) {
               isDue = join.isDefined && row.isDue(ttl)
               if (!isDue) settleRow(ttl)
             }
-            left -= 1
+            // rows that get an age come into memory, and may be large
+            left = if (engine.budget.isExceeded) 0 else left - 1
           }
         }
         // another store takes part, so this one is not locked
