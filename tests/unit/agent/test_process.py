@@ -332,7 +332,7 @@ def test_start_imports_nothing_heavy() -> None:
     script = (
         "import sys, millpond.agent.__main__, millpond.agent.gateway,"
         " millpond.agent.service\nprint([m for m in ('pyarrow', 'boto3', 'rocksdict', 'pyspark',"
-        " 'numpy', 'pandas') if m in sys.modules])"
+        " 'numpy', 'pandas', 'hashlib') if m in sys.modules])"
     )
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "python/src")}
     output = subprocess.run(

@@ -43,7 +43,6 @@ from __future__ import annotations
 import re
 import uuid
 from dataclasses import dataclass
-from hashlib import sha256
 from urllib.parse import quote
 
 from millpond.errors import ErrorKind, FormatError, InvalidInputError
@@ -341,6 +340,8 @@ def table_key(store: StoreId, family: str) -> str:
     """Return the key of a column family's table in a canonical savepoint."""
     name = _encoded(family)
     if len(name) > _MOST_OF_NAME:
+        from hashlib import sha256  # memory of every agent: it loads OpenSSL
+
         # No other name has a dot.
         name = f"{name[:_KEPT_OF_NAME]}.{sha256(family.encode()).hexdigest()}"
     return _table_key(store, name)
