@@ -134,10 +134,10 @@ class _Reader:
             )
         planned = self._planned(spark, offsets)
         self._log_entry(layout.commits_key(batch), batch)
-        # Spark also wants the entry before the last one: it tells sources where they were.
-        if batch - 1 in spark.offset_batches:
-            self._log_entry(layout.offsets_key(batch - 1), batch)
         self._log_entry(layout.offsets_key(batch), batch)
+        # Spark also wants the entry before it, if it is kept: it tells sources where they were.
+        if batch > 0:
+            self._optional(layout.offsets_key(batch - 1))
         self._optional(layout.QUERY_METADATA_KEY)
         groups = self._key_groups(version)
         self._sources(planned or offsets)
