@@ -16,7 +16,7 @@ from millpond.errors import ErrorKind, InvalidInputError
 from millpond.format import layout
 from millpond.format.format_file import decode_format, encode_format
 from millpond.format.manifest import decode_manifest, encode_manifest
-from millpond.model.ids import StoreId
+from millpond.model.ids import StoreId, VersionId
 from millpond.query.survey import PROVIDER_PACKAGE
 from millpond.spark import saved_logs
 from millpond.spark.log_entries import (
@@ -49,6 +49,10 @@ class StoreImage:
     id: str  # of the attempt that wrote it
     keys: int  # live keys; -1: not counted
     size_bytes: int  # of changelogs and SSTs
+
+    def version_id(self, spark_format: int) -> VersionId:
+        """Return the version that its files name. In Spark checkpoint format 1 they name no id."""
+        return VersionId(self.version, self.id if spark_format > 1 else "")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

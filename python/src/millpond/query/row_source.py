@@ -131,11 +131,9 @@ class NativeRows:
 
     @cached_property
     def _targets(self) -> dict[StoreId, VersionId]:
-        exact = self._image.spark_checkpoint_format > 1
+        spark_format = self._image.spark_checkpoint_format
         return {
-            StoreId(op.operator, one.partition, one.name): VersionId(
-                one.version, one.id if exact else ""
-            )
+            StoreId(op.operator, one.partition, one.name): one.version_id(spark_format)
             for op in self._image.operators
             for one in op.stores
         }

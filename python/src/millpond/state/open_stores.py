@@ -13,11 +13,10 @@ from millpond.errors import ConflictError, ErrorKind, FormatError, NotFoundError
 from millpond.format.changelog import ChangelogHeader
 from millpond.format.manifest import Manifest
 from millpond.local.scratch import scratch_directory
-from millpond.model.ids import StoreId, VersionId
+from millpond.model.ids import StoreId
 from millpond.query.erasing import unerased
 from millpond.query.expected import check_written_for
 from millpond.query.glance import sizes_of
-from millpond.query.image import StoreImage
 from millpond.state.selection import Opened
 from millpond.store.by_name import NeedsListing, UnlistedFiles
 from millpond.store.entries import StoreVersion, open_version
@@ -103,7 +102,7 @@ class OpenStores:
         if reader is not None:
             return reader.version.plan.newest
         files = StoreFiles(self.opened.storage, store, self._format)
-        target = _version(self._images[store], self._format)
+        target = self._images[store].version_id(self._format)
         try:
             newest = files.newest_by_name(target)
         except (FormatError, NotFoundError):  # an older snapshot may make up for it, or is told
@@ -186,7 +185,7 @@ class OpenStores:
 
     def _open(self, store: StoreId, before: PointReader | None) -> PointReader:
         storage = self.opened.storage
-        target = _version(self._images[store], self._format)
+        target = self._images[store].version_id(self._format)
         files = StoreFiles(storage, store, self._format)
         later = before.advanced(files, target) if before is not None else None
         if later is not None:
@@ -217,7 +216,7 @@ class OpenStores:
 
     def _listed(self, store: StoreId) -> PointReader:
         files = StoreFiles(self.opened.storage, store, self._format)
-        target = _version(self._images[store], self._format)
+        target = self._images[store].version_id(self._format)
         return self._reader(open_version(files, target, self._sums))
 
     def _reader(self, version: StoreVersion) -> PointReader:
@@ -230,7 +229,3 @@ class OpenStores:
             partitions = self.partitions(store.operator, store.name)
             if partitions == image.partitions:  # else all of its state is in one
                 check_written_for(store, newest, image.batch, partitions)
-
-
-def _version(image: StoreImage, spark_format: int) -> VersionId:
-    return VersionId(image.version, image.id if spark_format > 1 else "")

@@ -12,7 +12,7 @@ from typing import Any
 
 from millpond.errors import ErrorKind, InvalidInputError, NotFoundError, error
 from millpond.model.command_texts import option_words
-from millpond.model.ids import DEFAULT_STORE, StoreId, VersionId
+from millpond.model.ids import DEFAULT_STORE, StoreId
 from millpond.model.json_fields import ColumnFamily
 from millpond.model.partition_keys import (
     PartitionKeyRule,
@@ -70,7 +70,7 @@ class Selection:
                 continue
             store = StoreId(self.operator.operator, image.partition, image.name)
             files = StoreFiles(self.storage, store, self.spark_format)
-            target = VersionId(image.version, image.id if self.spark_format > 1 else "")
+            target = image.version_id(self.spark_format)
             version = open_version(files, target, self.sums)
             yield (
                 image.partition,

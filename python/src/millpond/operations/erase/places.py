@@ -337,10 +337,10 @@ def _targets(place: Place, operator: int) -> dict[StoreId, list[VersionId]]:
     """Return the retained versions of each store of an operator, ascending."""
     found: dict[StoreId, dict[int, VersionId]] = {}
     for image in place.images:
-        exact = image.spark_checkpoint_format > 1
+        spark_format = image.spark_checkpoint_format
         for one in (s for op in image.operators if op.operator == operator for s in op.stores):
             versions = found.setdefault(StoreId(operator, one.partition, one.name), {})
-            versions[one.version] = VersionId(one.version, one.id if exact else "")
+            versions[one.version] = one.version_id(spark_format)
     return {store: [by[number] for number in sorted(by)] for store, by in found.items()}
 
 
