@@ -11,12 +11,12 @@ from millpond.format import layout
 from millpond.model.ids import StoreId
 from millpond.operations.erase.journal import Journal
 from millpond.operations.erase.matching import Matcher
-from millpond.operations.erase.places import Place, listings, query_runs
+from millpond.operations.erase.places import Place, query_runs
 from millpond.operations.erase.plan import Rewrite
 from millpond.operations.erase.run_on import has_run_on
 from millpond.operations.erase.write import records_of_key
 from millpond.spark.metadata import newest_commit
-from millpond.store.files import StoreFiles
+from millpond.store.files import StoreFiles, list_stores
 from millpond.store.restore.plan import checked_header
 
 
@@ -30,7 +30,7 @@ def uncommitted(place: Place, journal: Journal) -> list[Rewrite]:
     newest = journal.newest
     return [
         Rewrite(store=store, version=version, whole=False, base=base.get(store, 0))
-        for store, listing in listings(place.storage).items()
+        for store, listing in list_stores(place.storage).items()
         if store.operator == journal.operator
         and (store in newest or store not in journal.stores)  # else all of it goes
         for version in listing.changelogs

@@ -214,18 +214,13 @@ def matcher_of(place: Place, operator: int | str | None, key: Mapping[str, objec
     return Matcher(place.image, number, key, shown)
 
 
-def listings(storage: Storage) -> dict[StoreId, Listing]:
-    """Return the files of all stores of a place."""
-    return list_stores(storage, layout.STATE_DIR + "/")
-
-
 def unfinished(place: Place, operator: int) -> list[str]:
     """Return the keys of files that killed processes were writing to an operator's stores."""
     if place.index is not None:
         return []
     return [
         info.key
-        for store, listing in listings(place.storage).items()
+        for store, listing in list_stores(place.storage).items()
         if store.operator == operator
         for info in listing.staging
     ]
@@ -240,7 +235,7 @@ def search(place: Place, matcher: Matcher, found: Found) -> set[StoreId]:
     """
     storage = place.storage
     chosen: set[StoreId] = set()
-    for store, listing in listings(storage).items():
+    for store, listing in list_stores(storage).items():
         files = StoreFiles(storage, store, place.spark_format)
         files.refresh()
         if store.operator == matcher.operator and find(storage, files, listing, matcher, found):
@@ -259,7 +254,7 @@ def plan_place(place: Place, matcher: Matcher, job: str, found: Found) -> Journa
     chosen = search(place, matcher, found)
     if place.run_on and place.journal is not None:
         chosen |= {*place.journal.stores}  # what the query wrote since counts rows that are gone
-    listed = {s: ls for s, ls in listings(storage).items() if s.operator == matcher.operator}
+    listed = {s: ls for s, ls in list_stores(storage).items() if s.operator == matcher.operator}
     _refuse_foreign(place, listed.values())
     stores = {store: StoreFiles(storage, store, place.spark_format) for store in listed}
     sources: dict[StoreId, frozenset[StoreId]] = {}
@@ -318,7 +313,7 @@ def replaced(place: Place, journal: Journal) -> list[str]:
     new = {rewrite.key(place.spark_format) for rewrite in journal.rewrites}
     newest = journal.newest if place.index is None else {}
     gone: list[list[str]] = [[], []]
-    listed = listings(place.storage)
+    listed = list_stores(place.storage)
     for store in journal.stores:
         listing = listed.get(store, Listing())
         gone[0] += [info.key for info in listing.manifests.values()]

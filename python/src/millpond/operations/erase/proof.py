@@ -14,7 +14,7 @@ from millpond.model.ids import StoreId
 from millpond.operations.erase.journal import Journal
 from millpond.operations.erase.late import refuse_written
 from millpond.operations.erase.matching import Mask, Matcher
-from millpond.operations.erase.places import Place, listings
+from millpond.operations.erase.places import Place
 from millpond.operations.erase.plan import Rewrite
 from millpond.operations.erase.report import Proof
 from millpond.operations.erase.scan import (
@@ -29,7 +29,7 @@ from millpond.operations.erase.scan import (
 )
 from millpond.storage import ObjectInfo, Storage
 from millpond.storage.sums import size_and_crc32
-from millpond.store.files import StoreFiles
+from millpond.store.files import StoreFiles, list_stores
 
 _MOST_NEEDLES = 1000  # each block is searched for each of them
 
@@ -77,7 +77,7 @@ def prove(
     search = Search(found)
     storage = place.storage
     new = {rewrite.key(place.spark_format) for rewrite in (*journal.rewrites, *late)}
-    for store, listing in listings(storage).items():
+    for store, listing in list_stores(storage).items():
         files = StoreFiles(storage, store, place.spark_format)
         files.refresh()
         known = cache(partial(described, files, listing))
@@ -147,7 +147,7 @@ def digest(storage: Storage, stores: Iterable[StoreId]) -> str:
     """Return a SHA-256 over names, sizes and check sums of the files of some stores."""
     wanted = set(stores)
     lines = []
-    for store, listing in listings(storage).items():
+    for store, listing in list_stores(storage).items():
         if store in wanted:
             for info in (
                 *listing.changelogs.values(),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from millpond.format import layout
 from millpond.operations.erase.journal import Journal
 from millpond.spark.metadata import newest_commit
 from millpond.storage import Storage
@@ -15,7 +14,7 @@ def has_run_on(storage: Storage, journal: Journal) -> bool:
     was marked, or one that was seen then by an erasure that was killed.
     """
     committed = newest_commit(storage) + 1
-    listed = list_stores(storage, layout.STATE_DIR + "/")
+    listed = list_stores(storage)
     return any(
         last < version.version <= committed
         for store, last in journal.newest.items()
@@ -32,7 +31,7 @@ def delete_replaced(storage: Storage, journal: Journal) -> None:
 
     Raises: FormatError: such a changelog is damaged.
     """
-    listed = list_stores(storage, layout.STATE_DIR + "/")
+    listed = list_stores(storage)
     gone = []
     for rewrite in journal.rewrites:
         listing = listed.get(rewrite.store, Listing())
