@@ -414,8 +414,8 @@ class _Reader:
         self.ended |= files.ended
         size_bytes = 0
         keys = -1
-        if plan.manifest is not None and planned.manifest is not None:
-            self.texts[planned.manifest_key] = planned.manifest
+        self.texts |= planned.texts
+        if plan.manifest is not None:
             keys = plan.manifest.keys
             size_bytes += self._named(plan.manifest)
         for header in plan.headers:

@@ -4,7 +4,7 @@ the oldest changelogs meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
@@ -15,26 +15,18 @@ from millpond.model.ids import VersionId
 from millpond.store.files import StoreFiles
 from millpond.store.restore.plan import RestorePlan, plan_restore
 
-REQUESTS = 16  # at once; each mostly waits for the object storage
+_REQUESTS = 16  # at once; each mostly waits for the object storage
 _Item = TypeVar("_Item")
 _Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedStore:
-    """How to restore a store. manifest: the text of the plan's manifest; None: it has none."""
+    """How to restore a store. texts: of the plan's manifest, if it has one, by key."""
 
     files: StoreFiles
     plan: RestorePlan
-    manifest: bytes | None
-
-    @property
-    def manifest_key(self) -> str:
-        """The key of the plan's manifest. There must be one."""
-        assert self.plan.manifest is not None
-        return layout.manifest_key(
-            self.files.store, self.plan.manifest.version_id, self.files.spark_format
-        )
+    texts: Mapping[str, bytes]
 
 
 def plan_store(files: StoreFiles, target: VersionId) -> PlannedStore:
@@ -44,10 +36,11 @@ def plan_store(files: StoreFiles, target: VersionId) -> PlannedStore:
         files: as they are listed.
     Raises: as `restore.plan.plan_restore`; NotFoundError: VERSION_EXPIRED, too.
     """
-    planned = PlannedStore(files, _plan(files, target), None)
-    if planned.plan.manifest is None:
-        return planned
-    return PlannedStore(files, planned.plan, files.storage.read(planned.manifest_key))
+    plan = _plan(files, target)
+    if plan.manifest is None:
+        return PlannedStore(files, plan, {})
+    key = layout.manifest_key(files.store, plan.manifest.version_id, files.spark_format)
+    return PlannedStore(files, plan, {key: files.storage.read(key)})
 
 
 def _plan(files: StoreFiles, target: VersionId) -> RestorePlan:
@@ -73,5 +66,5 @@ def each(call: Callable[[_Item], _Result], items: Sequence[_Item], *, local: boo
     """
     if local:
         return [call(item) for item in items]
-    with ThreadPoolExecutor(REQUESTS) as pool:
+    with ThreadPoolExecutor(_REQUESTS) as pool:
         return list(pool.map(call, items))

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from typing import TypeVar
 
 from millpond.errors import ConflictError, ErrorKind, FormatError, NotFoundError
 from millpond.format.changelog import ChangelogHeader
@@ -17,6 +17,7 @@ from millpond.model.ids import StoreId
 from millpond.query.erasing import unerased
 from millpond.query.expected import check_written_for
 from millpond.query.glance import sizes_of
+from millpond.query.planned_stores import each
 from millpond.state.selection import Opened
 from millpond.store.by_name import NeedsListing, UnlistedFiles
 from millpond.store.entries import StoreVersion, open_version
@@ -26,7 +27,7 @@ from millpond.store.partial_database import FETCHES
 from millpond.store.point_reads import PointReader
 from millpond.store.restore.plan import plan_restore
 
-_REQUESTS = 16  # stores that are opened at once; each mostly waits for the object storage
+_Result = TypeVar("_Result")
 # Beside the newest one. If there are more, a newer snapshot may be worth the request of a listing.
 _MOST_CHANGELOGS = 2
 
@@ -90,11 +91,14 @@ class OpenStores:
 
     def _ask_misplaced(self, operator: int, name: str) -> str | None:
         stores = [StoreId(operator, n, name) for n in range(self.partitions(operator, name))]
-        with ThreadPoolExecutor(_REQUESTS) as pool:
-            for store, newest in zip(stores, pool.map(self._newest, stores), strict=True):
-                if newest is not None and not newest.key_groups.scalable:
-                    return f"partition {store.partition}: {newest.key_groups.reason}"
+        for store, newest in zip(stores, self._each(self._newest, stores), strict=True):
+            if newest is not None and not newest.key_groups.scalable:
+                return f"partition {store.partition}: {newest.key_groups.reason}"
         return None
+
+    def _each(self, call: Callable[[StoreId], _Result], stores: Sequence[StoreId]) -> list[_Result]:
+        local = all(is_local(self.opened.storage, store) for store in stores)
+        return each(call, stores, local=local)
 
     def _newest(self, store: StoreId) -> ChangelogHeader | Manifest | None:
         """Return what describes a store; None: it is empty. Does not open it."""
@@ -133,16 +137,9 @@ class OpenStores:
         # What is taken along was read before any erasure that `opened` knows of.
         later = OpenStores(replace(opened, erasures=self.opened.erasures))
         before = {s: reader for s, reader in self._readers.copy().items() if s in later._images}
-        calls = [partial(later._advance, store, reader) for store, reader in before.items()]
         try:
             with self._unerased():
-                if all(is_local(opened.storage, store) for store in before):
-                    for call in calls:
-                        call()
-                else:
-                    with ThreadPoolExecutor(_REQUESTS) as pool:
-                        for waiting in [pool.submit(call) for call in calls]:
-                            waiting.result()
+                later._each(lambda store: later._advance(store, before[store]), [*before])
         except BaseException:
             later.close()
             raise
