@@ -20,7 +20,7 @@ from millpond.query.glance import sizes_of
 from millpond.query.planned_stores import each
 from millpond.state.selection import Opened
 from millpond.store.by_name import NeedsListing, UnlistedFiles
-from millpond.store.entries import StoreVersion, open_version
+from millpond.store.entries import StoreVersion, newest_by_name, open_version
 from millpond.store.fetched_files import FetchedFiles
 from millpond.store.files import StoreFiles, is_local
 from millpond.store.partial_database import FETCHES
@@ -108,7 +108,7 @@ class OpenStores:
         files = StoreFiles(self.opened.storage, store, self._format)
         target = self._images[store].version_id(self._format)
         try:
-            newest = files.newest_by_name(target)
+            newest = newest_by_name(files, target)
         except (FormatError, NotFoundError):  # an older snapshot may make up for it, or is told
             newest = open_version(files, target).plan.newest
         self._check_partitions(store, newest)

@@ -14,10 +14,12 @@ from functools import partial
 from itertools import chain
 from types import MappingProxyType
 
-from millpond.errors import ErrorKind, FormatError
-from millpond.format.changelog import ChangelogReader
+from millpond.errors import ErrorKind, FormatError, NotFoundError
+from millpond.format import layout
+from millpond.format.changelog import ChangelogHeader, ChangelogReader
 from millpond.format.checksums import file_crc32
 from millpond.format.composed import SlotRanges, contains
+from millpond.format.manifest import Manifest
 from millpond.local import rocks
 from millpond.local.scratch import scratch_directory
 from millpond.model.ids import VersionId
@@ -25,11 +27,11 @@ from millpond.model.json_fields import ColumnFamily
 from millpond.rows.chunks import chunks_of, pair_bytes
 from millpond.storage import ObjectInfo
 from millpond.storage.stored_file import stored_path
-from millpond.store.files import StoreFiles
+from millpond.store.files import StoreFiles, read_changelog_header
 from millpond.store.overlay import Overlay, laid_over
 from millpond.store.partial_database import Part
 from millpond.store.restore.execute import Fetching, lay_out, lay_out_sources
-from millpond.store.restore.plan import RestorePlan, plan_restore
+from millpond.store.restore.plan import RestorePlan, check_header, plan_restore
 
 Entry = tuple[bytes, bytes]
 
@@ -63,6 +65,22 @@ def open_version(
     """Plan how to read `target`. Raises: as `restore.plan.plan_restore`."""
     files.refresh()
     return StoreVersion(files, plan_restore(files, target), sums)
+
+
+def newest_by_name(files: StoreFiles, version: VersionId) -> ChangelogHeader | Manifest | None:
+    """Return what describes a store at a version, without a listing; None: it is empty. Reads the
+    head of the changelog, or where there is none the manifest.
+
+    Raises: FormatError, NotFoundError, UnsupportedError.
+    """
+    if version.version == 0:
+        return None
+    key = layout.changelog_key(files.store, version, files.spark_format)
+    try:
+        header = read_changelog_header(files.storage, key)
+    except NotFoundError:
+        return files.read_manifest(version)
+    return check_header(files, version, header)
 
 
 @contextmanager

@@ -254,27 +254,6 @@ class StoreFiles:
         self._headers[info.key] = (info, header)
         return header
 
-    def newest_by_name(self, version: VersionId) -> ChangelogHeader | Manifest | None:
-        """Return what describes the store at a version, without a listing; None: it is empty. Reads
-        the head of the changelog, or where there is none the manifest.
-
-        Raises: FormatError, NotFoundError, UnsupportedError.
-        """
-        if version.version == 0:
-            return None
-        key = layout.changelog_key(self.store, version, self.spark_format)
-        try:
-            header = read_changelog_header(self.storage, key)
-        except NotFoundError:
-            return self.read_manifest(version)
-        wrong_id = self.exact_ids and header.id != version.id
-        if header.version != version.version or wrong_id:
-            raise FormatError(
-                f"store {self.store}: {key} says that it is version {header.version_id}",
-                kind=ErrorKind.CHANGELOG_DAMAGED,
-            )
-        return header
-
     def usable_manifest(self, version: VersionId) -> Manifest:
         manifest = self.read_manifest(version)
         self.check_ssts(manifest)

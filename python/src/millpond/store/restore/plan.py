@@ -307,7 +307,11 @@ def checked_header(view: StoreView, version: VersionId) -> ChangelogHeader:
 
     Raises: FormatError, NotFoundError.
     """
-    header = view.header(version)
+    return check_header(view, version, view.header(version))
+
+
+def check_header(view: StoreView, version: VersionId, header: ChangelogHeader) -> ChangelogHeader:
+    """Return the header if it is that of this version and this store. Raises: FormatError."""
     name = view.changelog_name(version)
     if header.version != version.version or (view.exact_ids and header.id != version.id):
         raise FormatError(
