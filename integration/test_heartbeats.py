@@ -98,11 +98,7 @@ def test_a_heartbeat_ends_though_nobody_tells_of_the_querys_end(
     _wait_for_no_heartbeat(checkpoint)
     query = count_numbers(session, checkpoint, available_now=False)
     try:
-        wait_until(
-            lambda: len(list((checkpoint / "millpond/running").glob("*.json"))) == 1,
-            seconds=30,
-            what="the heartbeat",
-        )
+        _wait_for_a_heartbeat(checkpoint)
         streams = session._jsparkSession.streams()
         listeners = streams.listListeners()
         assert len(listeners) == 1
@@ -217,14 +213,15 @@ def test_a_query_is_seen_though_the_job_has_removed_all_listeners(
     second = tmp_path / "second"
     query = count_numbers(session, second, available_now=False)
     try:
-        wait_until(
-            lambda: len(list((second / "millpond/running").glob("*.json"))) == 1,
-            seconds=30,
-            what="the heartbeat",
-        )
+        _wait_for_a_heartbeat(second)
     finally:
         query.stop()
     _wait_for_no_heartbeat(second)
+
+
+def _wait_for_a_heartbeat(checkpoint: Path) -> None:
+    running = checkpoint / "millpond" / "running"
+    wait_until(lambda: len(list(running.glob("*.json"))) == 1, seconds=30, what="the heartbeat")
 
 
 def _wait_for_no_heartbeat(checkpoint: Path, seconds: int = 10) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -13,28 +12,10 @@ from millpond import savepoint, state
 from millpond.errors import ErrorKind
 from millpond.format import layout
 from millpond.model.ids import StoreId, VersionId
-from millpond.storage import LocalStorage
 from tests.checkpoints import version_id
 from tests.join_checkpoints import ROWS, JoinBuilder
 from tests.refusals import refused
 from tests.row_checkpoints import HashedBuilder, ManyPartitions
-
-
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Return how often a local storage was asked, by method."""
-    calls: Counter[str] = Counter()
-    for name in ("list", "read", "read_range", "get_to_file", "stat"):
-        plain = getattr(LocalStorage, name)
-
-        def noted(
-            self: Any, key: str, *more: Any, name: str = name, plain: Any = plain, **named: Any
-        ) -> Any:
-            calls[name] += 1
-            return plain(self, key, *more, **named)
-
-        monkeypatch.setattr(LocalStorage, name, noted)
-    return calls
 
 
 @pytest.mark.parametrize("spark_format", quick_first([2, 1]))

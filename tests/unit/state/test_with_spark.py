@@ -18,7 +18,6 @@ from millpond import savepoint
 from millpond.errors import ErrorKind
 from millpond.format import layout
 from millpond.format.format_file import decode_format, encode_format
-from millpond.storage import LocalStorage
 from millpond.store.files import StoreFiles
 from tests.checkpoints import CheckpointBuilder
 from tests.join_checkpoints import ROWS, JoinBuilder
@@ -61,23 +60,6 @@ def read(path: Any, **chosen: Any) -> Session:
     session = millpond.read_state(path, spark=Session(), **chosen)
     assert isinstance(session, Session)
     return session
-
-
-@pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
-    """Return how often a local storage was asked, by method."""
-    calls: Counter[str] = Counter()
-    for name in ("list", "read", "read_range", "get_to_file", "stat"):
-        plain = getattr(LocalStorage, name)
-
-        def noted(
-            self: Any, key: str, *more: Any, name: str = name, plain: Any = plain, **named: Any
-        ) -> Any:
-            calls[name] += 1
-            return plain(self, key, *more, **named)
-
-        monkeypatch.setattr(LocalStorage, name, noted)
-    return calls
 
 
 def _places(tmp_path: Path, partitions: int, spark_format: int, form: str) -> Path:
