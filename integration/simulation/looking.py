@@ -94,7 +94,7 @@ class Looking(Erasing):
             if moved or (overtaken and error.kind is ErrorKind.ERASE_UNFINISHED):
                 return
             raise Wrong(f"{what} fails: {error.kind.value}", error) from error
-        forms = self.forms(version.families, since)
+        forms = [*self.forms(version.families, since), self._adopted(version).families]
         rows = [form.get(name, {}) for form in forms]
         if what == "read":
             _one_of(what, grouped(command.result), [shown(form) for form in rows])
@@ -121,6 +121,13 @@ class Looking(Erasing):
         else:
             self._one_of_forms(new, forms)
 
+    def _adopted(self, version: Version) -> Version:
+        """Return a version as it is now.
+
+        That has other rows of an erased key, if its batch was committed while the erasure ended.
+        """
+        return self.versions.get(version.number, version)
+
     def _one_of_forms(self, new: Path, forms: list[Families]) -> None:
         names = [n for n, kind in self.shape.kinds.items() if not kind.internal]
         found = {n: grouped(read_family(str(new), None, n)) for n in names}
@@ -139,20 +146,25 @@ class Looking(Erasing):
         told = {
             change.batch: [row_of(r["value"]) for r in change.after] for change in found.changes
         }
-        tales = []
-        numbers = [v for v in sorted(versions) if v - 1 in found.batches]
+        seen = [v for number, v in sorted(versions.items()) if number - 1 in found.batches]
         count = len(self.forms({}, since))
-        for form in range(count):
-            tale: dict[int, Any] = {}
-            before: Any = None
-            for number in numbers:
-                rows = self.forms(versions[number].families, since)[form].get(kind.name, {})
-                values = _values_of(rows, key)
-                if before is None or before != values:
-                    tale[number - 1] = values
-                before = values
-            tales.append(tale)
-        _one_of("history", told, tales)
+        tales = [
+            {v.number: self.forms(v.families, since)[form] for v in seen} for form in range(count)
+        ]
+        tales.append({v.number: self._adopted(v).families for v in seen})
+        _one_of("history", told, [_tale(tale, kind.name, key) for tale in tales])
+
+
+def _tale(told: dict[int, Families], name: str, key: Row) -> dict[int, list[Row]]:
+    """Return the values of a key in each batch that changes them, of the families by version."""
+    tale: dict[int, list[Row]] = {}
+    before: list[Row] | None = None
+    for number, families in told.items():
+        values = _values_of(families.get(name, {}), key)
+        if before != values:
+            tale[number - 1] = values
+        before = values
+    return tale
 
 
 def _one_of(what: str, found: Any, forms: list[Any]) -> None:
