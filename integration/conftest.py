@@ -91,6 +91,8 @@ def spark(
         .config("spark.sql.streaming.stateStore.maintenanceInterval", "200ms")
         .config("spark.sql.streaming.stateStore.minDeltasForSnapshot", "2")
         .config("spark.sql.streaming.metricsEnabled", "false")
+        # A query that cannot be stopped fails its test. By default `stop` waits forever.
+        .config("spark.sql.streaming.stopTimeout", "120s")
         .config("spark.driver.memory", "1500m")
         .config("spark.driver.extraJavaOptions", LIGHT_DRIVER)
     )

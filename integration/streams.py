@@ -7,6 +7,7 @@ metrics.
 from __future__ import annotations
 
 import os
+import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -183,5 +184,14 @@ def finish(query: StreamingQuery, run: Run, *, fails: bool = False, seconds: int
             raise AssertionError("the sink's failure did not end the query")
     run.note_progress(query)
     if not ended:
+        _tell_threads()
         query.stop()
         raise AssertionError(f"the query did not end within {seconds} s: {query.lastProgress}")
+
+
+def _tell_threads() -> None:
+    """Let the JVM print its threads: nothing else tells later where a query stood."""
+    session = SparkSession.getActiveSession()
+    gateway: Any = None if session is None else session.sparkContext._gateway
+    if gateway is not None:
+        os.kill(gateway.proc.pid, signal.SIGQUIT)
