@@ -195,7 +195,8 @@ def plan_changes(
             lost one. None: unknown.
     Raises:
         NotFoundError: VERSION_EXPIRED or CHANGELOG_MISSING, naming the first missing changelog;
-            VERSION_NOT_FOUND: the lineage begins above `start_version`.
+            VERSION_NOT_FOUND: the lineage begins above `start_version`, or one of the versions was
+            written anew.
         FormatError: CHANGELOG_DAMAGED.
         UnsupportedError: FORMAT_TOO_NEW.
     """
@@ -216,7 +217,14 @@ def plan_changes(
             )
         if not view.has_changelog(step):
             raise _changes_missing(view, start_version, step, retain_versions)
-        headers.append(checked_header(view, step))
+        header = checked_header(view, step)
+        if header.empty_base:
+            raise error(
+                ErrorKind.VERSION_NOT_FOUND,
+                f"store {view.store}: the state of version {step.version} was written anew, by a"
+                " rescale, a restore or an erasure: nothing tells what its batch changed",
+            )
+        headers.append(header)
     return tuple(reversed(headers))
 
 
