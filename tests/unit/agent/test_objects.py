@@ -23,7 +23,7 @@ from millpond.storage.split import SplitStorage
 from millpond.storage.usage import Usage
 from millpond.testing.faults import Fault, FaultyStorage, fail_when
 from millpond.testing.storage_contract import StorageContract
-from tests.agent_driver import CallError, Provider
+from tests.agent_driver import CallError, Driver, Provider
 from tests.objects import Objects
 
 OFFSETS = b'v1\n{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{"spark.sql.shuffle.partitions":"4"}}\n{}'
@@ -283,6 +283,28 @@ def test_a_lost_answer_of_a_commit(objects: Objects) -> None:
         answer = writer.call("publish_changelog", version=1, id="0123456789abcdef", staged=staged)
         assert answer["path"] == staged
     assert writer.stored() == ["1_0123456789abcdef.changelog"]
+
+
+@pytest.mark.parametrize("spark_format", [1, 2])
+def test_a_late_attempt_does_not_replace_what_is_committed(
+    objects: Objects, spark_format: int
+) -> None:
+    first, late = objects.provider(spark_format), objects.provider(spark_format)
+    for provider in (first, late):
+        provider.open(0)
+    for _ in range(2):
+        first.commit()
+        first.open(0)  # in one batch an attempt may replace another
+    kept = first.commit()
+    Driver(first.checkpoint, spark_format, first.storage).record(kept)
+    if spark_format == 1:
+        with pytest.raises(CallError, match="another attempt of batch 0 is committed") as caught:
+            late.commit()
+        assert caught.value.kind is ErrorKind.VERSION_COMMITTED
+    else:
+        late.commit()
+    reader = objects.provider(spark_format)
+    assert reader.open(1, kept.id if spark_format == 2 else None) == (kept.id,)
 
 
 def test_a_commit_that_did_not_arrive_is_no_commit(objects: Objects) -> None:

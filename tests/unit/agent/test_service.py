@@ -18,7 +18,7 @@ from millpond.format import layout
 from millpond.format.format_file import decode_format, encode_format
 from millpond.model.ids import new_id
 from millpond.storage import StorageSettings
-from tests.agent_driver import CallError, Provider, call
+from tests.agent_driver import CallError, Driver, Provider, call
 
 MakeProvider = Callable[..., Provider]
 
@@ -272,6 +272,30 @@ def test_publishing_twice_is_settled_by_looking(make: MakeProvider) -> None:
     assert caught.value.kind is ErrorKind.STORAGE_UNAVAILABLE
     with pytest.raises(CallError, match="was not published"):
         provider.call("publish_changelog", version=2, id=id, staged=staged)
+
+
+@pytest.mark.parametrize("spark_format", [1, 2])
+def test_a_late_attempt_does_not_replace_what_is_committed(
+    make: MakeProvider, spark_format: int
+) -> None:
+    first, late = make(spark_format=spark_format), make(spark_format=spark_format)
+    driver = Driver(first.checkpoint, spark_format)
+    for provider in (first, late):
+        provider.open(0)
+    for _ in range(2):
+        first.commit()
+        first.open(0)  # in one batch an attempt may replace another
+    kept = first.commit()
+    driver.record(kept)
+    driver.record(first.commit())
+    (first.checkpoint / "commits/0").unlink()  # Spark removes old entries of its log
+    if spark_format == 1:
+        with pytest.raises(CallError, match="another attempt of batch 0 is committed") as caught:
+            late.commit()
+        assert caught.value.kind is ErrorKind.VERSION_COMMITTED
+    else:
+        late.commit()
+    assert make(spark_format=spark_format).open(1, kept.id) == (kept.id,)
 
 
 @pytest.mark.parametrize(

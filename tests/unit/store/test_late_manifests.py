@@ -108,6 +108,7 @@ def test_the_next_version_tells_whose_snapshot_counts(make: MakeProvider) -> Non
     with pytest.raises(CallError):
         lost.snapshot()
     assert manifest_id(won, 3) == won.lineage[0]
+    assert make().open(4, snapshot=VersionId(3)) == won.state
     carried_on(won, 6)
     won.collect(VersionId(6))
     assert make().open(6) == won.state

@@ -8,9 +8,17 @@ from __future__ import annotations
 import os
 
 from millpond.agent.context import StoreContext, request_error
-from millpond.errors import ErrorKind, FormatError, NotFoundError, UnavailableError
+from millpond.errors import (
+    ConflictError,
+    ErrorKind,
+    FormatError,
+    NotFoundError,
+    UnavailableError,
+    error,
+)
 from millpond.format import layout
 from millpond.model.ids import VersionId
+from millpond.spark.metadata import newest_commit
 from millpond.storage.growing import GrowingPut
 from millpond.storage.local import sync_directory, translate, translate_restored
 from millpond.store.files import read_changelog_header
@@ -71,13 +79,14 @@ def publish_changelog(
     Returns: `path`, where the file can be read locally from now on, and its `bytes`.
     Raises:
         UnavailableError: STORAGE_*; the staged file is gone, and the version was not published.
+        ConflictError: VERSION_COMMITTED.
         InvalidInputError: `staged` is not a staging file of this store.
     """
     check_staged(context, staged, local_dir)
     directory = os.path.dirname(staged)
     key = layout.changelog_key(context.store, version, context.spark_format)
     if context.directory is None:
-        return _put(context, key, staged, begun)
+        return _put(context, version, key, staged, begun)
     final = os.path.join(directory, layout.changelog_name(version, context.spark_format))
     try:
         try:
@@ -90,6 +99,8 @@ def publish_changelog(
                 os.fdatasync(descriptor)
         finally:
             os.close(descriptor)
+        if context.spark_format == 1 and os.path.exists(final):
+            _check_not_committed(context, version)
         os.replace(staged, final)
         if context.fsync:
             sync_directory(directory)
@@ -124,10 +135,33 @@ def _settle(context: StoreContext, version: VersionId, key: str, final: str) -> 
     return {"path": final, "bytes": os.path.getsize(final)}
 
 
+def _check_not_committed(context: StoreContext, version: VersionId) -> None:
+    """Check that a changelog of this version may be replaced. In Spark checkpoint format 1 all
+    attempts of a batch have one name.
+
+    Spark runs no batch again that is committed: this attempt is one that it gave up. What other
+    versions are built on must stay. Who goes back takes the batch out of Spark's log before.
+
+    Raises: ConflictError: VERSION_COMMITTED.
+    """
+    batch = version.version - 1
+    if newest_commit(context.storage) >= batch:
+        raise error(
+            ErrorKind.VERSION_COMMITTED,
+            f"store {context.store}: another attempt of batch {batch} is committed, this one comes"
+            " too late",
+        )
+
+
 def _put(
-    context: StoreContext, key: str, staged: str, begun: GrowingPut | None
+    context: StoreContext, version: VersionId, key: str, staged: str, begun: GrowingPut | None
 ) -> dict[str, object]:
     """Upload to a storage without local paths. The staged file stays as the local copy."""
     if begun is None or not begun.finish():
-        context.storage.put_file(key, staged)
+        storage, shared = context.storage, context.spark_format == 1
+        try:
+            storage.put_file(key, staged, if_absent=shared)
+        except ConflictError:
+            _check_not_committed(context, version)
+            storage.put_file(key, staged)
     return {"path": staged, "bytes": os.path.getsize(staged)}

@@ -36,6 +36,7 @@ class ErrorKind(str, Enum):
     CHANGELOG_MISSING = "CHANGELOG_MISSING"
     CHANGELOG_DAMAGED = "CHANGELOG_DAMAGED"
     CHANGELOG_REPLACED = "CHANGELOG_REPLACED"
+    VERSION_COMMITTED = "VERSION_COMMITTED"
     MANIFEST_DAMAGED = "MANIFEST_DAMAGED"
     SST_MISSING = "SST_MISSING"
     SST_DAMAGED = "SST_DAMAGED"
@@ -219,6 +220,13 @@ TABLE: dict[ErrorKind, tuple[str, str, str]] = {
         "Another attempt of the version replaced its changelog (Spark checkpoint format 1).",
         "Nothing to do: the store loads the durable state at its next batch. Spark checkpoint"
         " format 2 keeps attempts apart.",
+    ),
+    ErrorKind.VERSION_COMMITTED: (
+        "ConflictError",
+        "An attempt of a batch ended after another attempt was committed (Spark checkpoint"
+        " format 1).",
+        "Nothing to do: Spark gave this attempt up. If the query itself fails, something runs the"
+        " plan of a batch again after the batch, for example a DataFrame that `foreachBatch` kept.",
     ),
     ErrorKind.MANIFEST_DAMAGED: (
         "FormatError",

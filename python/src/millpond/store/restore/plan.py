@@ -156,13 +156,14 @@ def plan_restore(
     base = EMPTY
     for step in walk(start, header_of):
         base = step
+        # A newer changelog may name another attempt of `step`.
+        above = None if view.exact_ids or not chain else header_of(chain[-1])
         if snapshot is not None and step.version <= snapshot.version:
-            manifest = _chosen(view, step, snapshot, excluded, rejected)
+            manifest = _chosen(view, step, snapshot, excluded, rejected, above)
             break
         if step.id == "":
             break
         if snapshot is None:
-            above = None if view.exact_ids or not chain else header_of(chain[-1])
             manifest = _usable(view, step, excluded, rejected, above)
         if manifest is not None:
             break
@@ -255,15 +256,17 @@ def _chosen(
     snapshot: VersionId,
     excluded: Mapping[str, Rejection],
     rejected: list[Rejection],
+    above: ChangelogHeader | None,
 ) -> Manifest:
     """Return the manifest on which the caller insists.
 
     Args:
         step: the version of the lineage that must have it.
+        above: as for `_usable`.
     """
     manifest = None
     if step.version == snapshot.version and snapshot.id in ("", step.id):
-        manifest = _usable(view, step, excluded, rejected)
+        manifest = _usable(view, step, excluded, rejected, above)
     if manifest is None:
         raise _no_snapshot(view, snapshot, rejected)
     return manifest
