@@ -35,6 +35,7 @@ _SEEDS = {
     "late-rows": (12, 300),
     "worker-clocks": (10, 100),
     "flush-behind": (300, 3000),
+    "former-family": (2, 10),
     "heap": (20, 200),
     "unloaded": (5, 50),
     "relief": (5, 50),

@@ -74,10 +74,10 @@ private[engine] final class Replay(context: StoreContext, layout: StoreLayout, f
   private def forgetFormer(name: String, id: Int, shape: FamilyShape): Unit = {
     def isFormer(other: Family): Boolean = (other.name == name || other.id == id) &&
       !(other.name == name && other.id == id && other.shape == shape)
-    families.all.find(f => isFormer(f) && f.id == id && !f.removed).foreach { other =>
+    families.all.find(f => isFormer(f) && !f.removed).foreach { other =>
       throw MillpondError.of("FORMAT_DAMAGED",
-        s"store ${context.label}: the column families '${other.name}' (${other.shape}) and " +
-          s"'$name' ($shape) have the same id $id.")
+        s"store ${context.label}: the column family '${other.name}' (${other.id}, " +
+          s"${other.shape}) was not removed before '$name' ($id, $shape) took its name or its id.")
     }
     families.forgetAll(isFormer)
   }

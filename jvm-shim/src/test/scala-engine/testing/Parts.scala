@@ -17,7 +17,7 @@ import org.apache.spark.sql.millpond.disk.{
 }
 import org.apache.spark.sql.millpond.driver.{LateRowsPart, OldHeartbeatsPart, WorkerClocksPart}
 import org.apache.spark.sql.millpond.engine.{
-  FlushBehindPart, HeapPart, LogSyncPart, ReliefPart, UnloadedPart, WarmUpPart
+  FlushBehindPart, FormerFamilyPart, HeapPart, LogSyncPart, ReliefPart, UnloadedPart, WarmUpPart
 }
 import org.apache.spark.sql.millpond.memory.{
   ArenaPart, KeySortPart, NativeHeapPart, SharesPart, SortedIndexPart, TablePart
@@ -133,7 +133,8 @@ object Parts {
     PointReadsPart, RestPart, LateRowsPart, FlushBehindPart, LogSyncPart, MapReadsPart, OptionsPart,
     ClockPart, WarmUpPart, LocalDirsPart, LargeValuePart, SharesPart, ManyBlocksPart,
     SingleReadsPart, NativeHeapPart, HeapPart, UnloadedPart, ReliefPart, TierFilterPart,
-    KeptReportsPart, ReportAgesPart, WorkerClocksPart, OldHeartbeatsPart, AnotherSparkPart)
+    KeptReportsPart, ReportAgesPart, WorkerClocksPart, OldHeartbeatsPart, AnotherSparkPart,
+    FormerFamilyPart)
 
   def main(args: Array[String]): Unit =
     args.grouped(3).foreach { of => run(of(0), of(1).toLong, of(2).toInt) }
