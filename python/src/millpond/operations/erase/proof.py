@@ -132,9 +132,12 @@ def _masked(
             raw = b"".join(rocksdb_texts(manifest))
             yield raw, mask_of(matcher, name, known().families, keys) if mine else none
         case _:
-            for raw, entries in sst_raw_blocks(storage, info, known().sums.get(info.key)):
-                keys = [key for key, _ in entries]
-                yield raw, mask_of(matcher, name, known().families, keys) if mine else none
+            try:
+                for raw, entries in sst_raw_blocks(storage, info, known().sums.get(info.key)):
+                    keys = [key for key, _ in entries]
+                    yield raw, mask_of(matcher, name, known().families, keys) if mine else none
+            except NotFoundError:
+                return  # an executor has taken its snapshot back
 
 
 def check_gone(file: str, mask: Mask) -> None:
