@@ -5,21 +5,30 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.listener import (
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
 
 import millpond
 from integration.jvm import REPO
-from integration.processes import wait_until
+from integration.processes import agents_below, alive, wait_until
 from integration.streams import count_numbers
+from millpond.checkpoint import history
 from millpond.config import PREFIX
 from millpond.errors import ErrorKind, MillpondError
 
@@ -192,6 +201,86 @@ def test_a_query_that_is_being_stopped_is_seen_until_its_batch_has_ended(
     _wait_for_no_heartbeat(checkpoint)
 
 
+@pytest.mark.spark
+@pytest.mark.deep
+def test_the_end_of_a_query_whose_storage_hangs_holds_up_no_other(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Spark's listeners share one thread, which waited for the storage of each run that ended."""
+    places = [tmp_path / "well", tmp_path / "in trouble"]
+    conf = {f"{PREFIX}logs.direct": "false"}
+    heard = Ends()
+    spark.streams.addListener(heard)
+    well, troubled = (count_numbers(spark, p, available_now=False, conf=conf) for p in places)
+    again = None
+    try:
+        for place in places:
+            _wait_for_a_heartbeat(place)
+        with held_beat(spark, places[1], troubled.runId):
+            troubled.stop()
+            well.stop()
+            wait_until(
+                lambda: str(well.runId) in heard.runs, seconds=30, what="the news of its end"
+            )
+            again = count_numbers(spark, places[1], available_now=False, conf=conf)
+            own = places[1] / f"millpond/running/{again.runId}.json"
+            wait_until(own.is_file, seconds=30, what="the heartbeat of the next run")
+        wait_until(
+            lambda: list(own.parent.glob("*.json")) == [own],
+            seconds=30,
+            what="the run before to end, and to leave the next one alone",
+        )
+    finally:
+        for query in (well, troubled, again):
+            if query is not None:
+                query.stop()
+        spark.streams.removeListener(heard)
+    _wait_for_no_heartbeat(places[1])
+
+
+class Ends(StreamingQueryListener):
+    """Notes the runs of whose end Spark has told."""
+
+    def __init__(self) -> None:
+        self.runs: set[str] = set()
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        pass
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        pass
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        self.runs.add(str(event.runId))
+
+
+@contextmanager
+def held_beat(spark: SparkSession, checkpoint: Path, run: str) -> Iterator[None]:
+    """Hold the thread that writes the heartbeat of a run. The query must have `logs.direct` off:
+    Hadoop's client opens the very file, so a pipe without a reader holds it.
+    """
+    beat = checkpoint / f"millpond/running/{run}.json"
+    pipe = checkpoint / "pipe"
+    os.mkfifo(pipe)
+    os.replace(pipe, beat)
+    try:
+        writer = f"millpond-heartbeat-{run}"
+        wait_until(lambda: _opens_a_file(spark, writer), seconds=30, what="a beat that waits")
+        yield
+    finally:
+        os.close(os.open(beat, os.O_RDONLY | os.O_NONBLOCK))
+
+
+def _opens_a_file(spark: SparkSession, thread: str) -> bool:
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    threads = jvm.java.lang.management.ManagementFactory.getThreadMXBean()
+    return any(
+        info.getThreadName() == thread and "FileOutputStream.open" in info.toString()
+        for info in threads.dumpAllThreads(False, False)
+    )
+
+
 def _is_remembered(session: SparkSession, run: str) -> bool:
     """Return whether parts of the driver keep something of a run."""
     jvm = session.sparkContext._jvm
@@ -271,6 +360,71 @@ def test_a_query_has_a_heartbeat_where_nobody_knows_the_name_of_its_host(tmp_pat
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+_EXITS_AT_ONCE = """
+import os
+import sys
+from pathlib import Path
+from pyspark.sql import SparkSession
+import millpond
+from integration.jvm import LIGHT_DRIVER
+from integration.processes import wait_until
+from integration.streams import count_numbers
+from integration.test_heartbeats import held_beat
+from millpond.config import PREFIX
+
+checkpoint = Path(sys.argv[1])
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+builder = builder.config("spark.sql.shuffle.partitions", "1").config(
+    "spark.driver.extraJavaOptions", LIGHT_DRIVER
+)
+spark = millpond.configure(builder).getOrCreate()
+conf = {f"{PREFIX}logs.direct": "false"}
+query = count_numbers(spark, checkpoint, available_now=False, conf=conf)
+beat = checkpoint / "millpond" / "running" / f"{query.runId}.json"
+wait_until(beat.is_file, seconds=60, what="the heartbeat")
+with held_beat(spark, checkpoint, query.runId):
+    wait_until((checkpoint / "commits" / "2").is_file, seconds=60, what="batch 2")
+    query.stop()
+    print(spark.sparkContext._gateway.proc.pid, flush=True)
+    sys.stdin.read()
+    os._exit(0)
+"""
+
+
+@pytest.mark.deep
+@pytest.mark.parametrize("answers", [True, False])
+def test_a_driver_that_exits_at_once_ends_its_runs_if_the_storage_answers(
+    tmp_path: Path, answers: bool
+) -> None:
+    """It waits for that, but not for long: a driver whose storage hung never ended."""
+    checkpoint = tmp_path / "checkpoint"
+    with subprocess.Popen(
+        [sys.executable, "-c", _EXITS_AT_ONCE, str(checkpoint)],
+        cwd=REPO,
+        env={**os.environ, "SPARK_LOCAL_IP": "127.0.0.1"},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=(tmp_path / "stderr").open("wb"),
+        text=True,
+    ) as driver:
+        assert driver.stdout is not None and driver.stdin is not None
+        said = driver.stdout.readline()
+        assert said, (tmp_path / "stderr").read_text()[-3000:]
+        jvm = int(said)
+        driver.stdin.close()
+        wait_until(lambda: not agents_below(jvm), seconds=60, what="the JVM to begin to end")
+        (beat,) = (checkpoint / "millpond/running").glob("*.json")
+        if answers:
+            os.close(os.open(beat, os.O_RDONLY | os.O_NONBLOCK))
+        try:
+            wait_until(lambda: not alive(jvm), seconds=60, what="the JVM to end")
+        finally:
+            if alive(jvm):
+                os.kill(jvm, signal.SIGKILL)
+    assert beat.exists() is not answers
+    assert [batch.batch for batch in history(checkpoint).batches][:2] == [0, 1]
 
 
 def _next_beat(path: Path) -> Callable[[], bool]:

@@ -25,6 +25,7 @@ private object Heartbeats extends Logging {
   /** Called before the query reads its logs.
     * @param late called with the query's first plan instead: its state is Millpond's. */
   def started(query: StreamExecution, run: UUID, late: Boolean = false): Unit = {
+    EndedRuns.awaitedAtExit
     val beat = new Heartbeat(query, run, query.sparkSession.sessionState.newHadoopConf(), late)
     running.put(run, beat)
     beat.beat()

@@ -8,7 +8,6 @@ import org.apache.spark.sql.SparkSession
 import org.apache.spark.sql.catalyst.plans.logical.LogicalPlan
 import org.apache.spark.sql.execution.streaming.runtime.{StreamExecution, StreamingQueryWrapper}
 import org.apache.spark.sql.millpond.base.BuildInfo
-import org.apache.spark.sql.millpond.observe.DriverReports
 import org.apache.spark.sql.streaming.StreamingQueryListener
 
 /** The provider that the user's session named when a query started. It must be read then: by the
@@ -19,23 +18,6 @@ private object AskedProviders {
   def of(run: UUID): Option[String] = Option(byRun.get(run))
   def started(run: UUID, provider: String): Unit = { byRun.put(run, provider); () }
   def ended(run: UUID): Unit = { byRun.remove(run); () }
-}
-
-/** Forgets a run of a query. Whoever hears of its end tells it: a listener, or the heartbeat that
-  * finds the query gone. A second call does no harm. */
-private object EndedRuns {
-  def ended(run: UUID): Unit = {
-    AskedProviders.ended(run)
-    StartCheck.ended(run)
-    Ttls.ended(run)
-    Sinks.ended(run)
-    // before the heartbeat ends: then the Spark checkpoint may be changed, or deleted
-    History.ended(run)
-    Balance.ended(run)
-    WithoutExtension.ended(run)
-    Heartbeats.ended(run)
-    DriverReports.queryEnded()
-  }
 }
 
 /** Hears of the queries that start in a session. Spark keeps a listener as long as its context.
