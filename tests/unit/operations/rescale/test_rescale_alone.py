@@ -234,3 +234,32 @@ def test_a_query_that_starts_while_it_plans(
     after = tree(built.root)
     del after["millpond/running/run-1.json"]
     assert after == before
+
+
+@pytest.mark.parametrize(
+    ("partitions", "written"), [(8, "state/0/0/7.manifest"), (5, "state/0/0/7.changelog")]
+)
+def test_a_query_that_starts_after_the_last_look(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, partitions: int, written: str
+) -> None:
+    """It read its logs before the rescale's entry was there. The rescale went on beside it.
+
+    In real-time mode a batch has its entry when it ends: files of its state are not touched.
+    """
+    monkeypatch.setattr(heartbeats, "_ENDING_S", 0.05)
+    groups = KeyGroups(48, 12)
+    built = HashedBuilder(tmp_path / "it", partitions=4, groups=groups)
+    built.build()
+    before = tree(built.root)
+    theirs = {"millpond/running/run-1.json", written}
+
+    def started() -> None:
+        beat(built, 1, "elsewhere")
+        built.storage.put_bytes(written, b"of its first batch")
+
+    with pytest.raises(MillpondError) as e:
+        rescale(_Meanwhile(str(built.root), "offsets/6", started), "it", partitions)
+    assert e.value.kind is ErrorKind.QUERY_RUNNING
+    after = tree(built.root)
+    assert after[written] == b"of its first batch"
+    assert {k: v for k, v in after.items() if k not in theirs} == before

@@ -92,12 +92,15 @@ def carry_out(storage: Storage, writing: Writing, hold: Hold) -> None:
     )
     hold.check()
     storage.put_bytes(layout.RESCALE_JOURNAL_KEY, encode_journal(journal), if_absent=True)
+    has_number = False
     try:
+        _take_number(storage, writing, hold)
+        has_number = True
         _write_all(storage, writing, hold)
     except MillpondError as e:
         try:
             hold.check()
-            done = clear(storage, journal, hold)
+            done = clear(storage, journal, hold, only_entry=not has_number)
         except MillpondError as again:
             raise e from again
         if not done:
@@ -106,7 +109,12 @@ def carry_out(storage: Storage, writing: Writing, hold: Hold) -> None:
     storage.delete([layout.RESCALE_JOURNAL_KEY])
 
 
-def _write_all(storage: Storage, writing: Writing, hold: Hold) -> None:
+def _take_number(storage: Storage, writing: Writing, hold: Hold) -> None:
+    """Write the entry of the offset log. Raise ConflictError (QUERY_RUNNING) if a query runs.
+
+    A query writes its heartbeat before it reads its logs. So one that is not seen after this entry
+    was written meets it.
+    """
     put_log(storage, layout.offsets_key(writing.batch), writing.offsets)
     # Spark deletes old entries of its logs. So a query that ran on may be past this number.
     if _ran_on(storage, writing.batch):
@@ -114,6 +122,10 @@ def _write_all(storage: Storage, writing: Writing, hold: Hold) -> None:
             f"the query has run on since its state was read, past batch {writing.batch}",
             kind=ErrorKind.QUERY_RUNNING,
         )
+    hold.refuse_running()
+
+
+def _write_all(storage: Storage, writing: Writing, hold: Hold) -> None:
     if writing.left_out is not None:
         _refuse_finished(storage, writing, hold)
         put_log(storage, layout.offsets_key(writing.batch - 1), writing.left_out, if_absent=False)
@@ -136,12 +148,9 @@ def _write_all(storage: Storage, writing: Writing, hold: Hold) -> None:
 
 
 def _refuse_finished(storage: Storage, writing: Writing, hold: Hold) -> None:
-    """Raise ConflictError (QUERY_RUNNING) if the query does the batch that is to be left out, or
-    has done it since the state was read.
-
-    A start that comes later meets the entry of this rescale.
+    """Raise ConflictError (QUERY_RUNNING) if the query has done the batch that is to be left out
+    since the state was read.
     """
-    hold.refuse_running()
     newest = newest_commit(storage)
     if newest >= writing.first_unused:
         raise error(
@@ -157,13 +166,15 @@ def _sink_sums(writing: Writing) -> dict[str, int]:
     return crc32_of(writing.sink, range(writing.first_unused, writing.batch + 1))
 
 
-def clear(storage: Storage, journal: Journal, hold: Hold) -> bool:
+def clear(storage: Storage, journal: Journal, hold: Hold, *, only_entry: bool = False) -> bool:
     """Bring an interrupted rescale to an end. Return whether it had switched over.
 
     If it had, all of it stays. If not, nothing of it is left. May be repeated after a failure.
 
     Args:
         hold: of the command that does it.
+        only_entry: the caller has written nothing after the entry of the offset log, so that files
+            of the journal's names are a query's. One in real-time mode writes its entry last.
         settings: how to reach the file sink that the journal names.
     Raises: ConflictError: COMMAND_RUNNING: another command took over.
     """
@@ -179,7 +190,7 @@ def clear(storage: Storage, journal: Journal, hold: Hold) -> bool:
     if ours and not done:
         # The query may have run on before that entry was written: then there is no more of ours,
         # and files of these names may be the query's.
-        if not _ran_on(storage, journal.batch):
+        if not only_entry and not _ran_on(storage, journal.batch):
             _take_back(storage, journal, hold)
         entry_key = layout.offsets_key(journal.batch)
         hold.check()
