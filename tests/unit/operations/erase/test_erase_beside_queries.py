@@ -126,6 +126,40 @@ def test_files_that_a_query_is_writing_stay(
     assert writing not in unheld(built), "no query writes it any more"
 
 
+@pytest.mark.parametrize("when", ["plan_place", "prove"])
+def test_a_batch_that_is_committed_while_a_key_is_found_nowhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str
+) -> None:
+    """By a query without a heartbeat. "No rows have it" was the answer, and the batch had it."""
+    built = HashedBuilder(tmp_path / "query")
+    built.build(batches=7, snapshots=())
+    keys = keys_of(built)
+    batch = {
+        layout.changelog_key(store, VersionId(7, version_id(store, 7)), 1): b""
+        for store in built.stores()
+    }
+    batch |= {"offsets/6": b"", "commits/6": b""}
+    batch = {key: built.storage.read(key) for key in batch}
+    built.storage.delete(batch)
+    key = min(set(keys) - set(keys_of(built)))
+    writing = layout.store_key(built.stores()[0], layout.new_staging_name())
+    built.storage.put_bytes(writing, b"half a file")
+    usual = getattr(run, when)
+
+    def meanwhile(*arguments: Any) -> Any:
+        answer = usual(*arguments)
+        built.show(batch)
+        return answer
+
+    monkeypatch.setattr(run, when, meanwhile)
+    refused(ErrorKind.QUERY_RUNNING, millpond.erase, [built.root], key={"k": key})
+    assert keys_of(built) == keys
+    assert (writing in unheld(built)) is (when == "plan_place"), "a query may write it"
+    monkeypatch.undo()
+    (done,) = millpond.erase([built.root], key={"k": key}).places
+    assert done.rows == 1 and keys_of(built) == [k for k in keys if k != key]
+
+
 @pytest.mark.parametrize("spark_format", [1, 2])
 def test_what_a_query_commits_before_a_killed_erasure_ends_stays(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, spark_format: int
@@ -146,7 +180,7 @@ def test_what_a_query_commits_before_a_killed_erasure_ends_stays(
     def _killed(*arguments: Any, **more: Any) -> None:
         raise Killed
 
-    monkeypatch.setattr(places, "_refuse_started", killed)
+    monkeypatch.setattr(places, "refuse_started", killed)
     with pytest.raises(Killed):
         millpond.erase([built.root], key={"k": key})
     monkeypatch.undo()

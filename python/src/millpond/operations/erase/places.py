@@ -372,7 +372,7 @@ def begin(place: Place, journal: Journal) -> None:
     storage.put_bytes(layout.FORMAT_KEY, encode_format(value, erasing=True))
     # A start that comes later meets the mark. One that came before has a heartbeat, or committed.
     try:
-        _refuse_started(place)
+        refuse_started(place)
     except BaseException:
         if place.journal is None:  # else it has the mark of an earlier erasure
             storage.put_bytes(layout.FORMAT_KEY, text)
@@ -380,12 +380,15 @@ def begin(place: Place, journal: Journal) -> None:
         raise
 
 
-def _refuse_started(place: Place) -> None:
-    assert place.hold is not None  # of every Spark checkpoint that is to change
+def refuse_started(place: Place) -> None:
+    """Raise ConflictError (QUERY_RUNNING) if the query was started since the place was opened, and
+    runs or has committed a batch.
+    """
+    assert place.hold is not None  # of every place that is to change
     place.hold.refuse_running()
     newest = newest_commit(place.storage)
-    if newest > place.image.batch:
-        raise query_runs(place, f"batch {newest} was committed while the erasure was planned")
+    if place.index is None and newest > place.image.batch:
+        raise query_runs(place, f"batch {newest} was committed meanwhile")
 
 
 def query_runs(place: Place, what: str) -> MillpondError:

@@ -22,6 +22,7 @@ from millpond.operations.erase.places import (
     matcher_of,
     open_place,
     plan_place,
+    refuse_started,
     replaced,
     search,
     unfinished,
@@ -128,11 +129,11 @@ def _erase(
             end(place, index)
         else:
             left = unfinished(place, matcher.operator)  # first: one that starts later writes others
-            assert place.hold is not None  # of every place that is to change
-            place.hold.refuse_running()
+            refuse_started(place)
             _check(place)
             place.storage.delete(left)
             proof = prove(place, journal, (), matcher, found)
+            refuse_started(place)  # what it wrote since may have the key
     return ErasedPlace(
         path=place.path,
         operator=matcher.operator,
