@@ -15,11 +15,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.sql import SparkSession
 
 from integration.cluster import STATE, Application, Cluster
 from integration.harness import millponds_own
-from integration.jvm import LIGHT
+from integration.jvm import LIGHT, MILLPOND
 from integration.processes import wait_until
+from integration.streams import settings
 from integration.test_cluster import SETTINGS, WAIT_S, Query
 from integration.test_events import events
 from millpond import checkpoint
@@ -109,6 +111,46 @@ def joined(cluster: Cluster, count: int) -> None:
         seconds=WAIT_S,
         what="the executors of the new workers",
     )
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("columns", "stages"), [(("key", "count"), 1), (("count", "key"), 2)])
+def test_branches_of_a_union_are_one_stages_tasks_only_if_a_task_has_both(
+    spark: SparkSession, tmp_path: Path, columns: tuple[str, str], stages: int
+) -> None:
+    """They always were. A task has a partition of each branch if Spark knows that all are cut by
+    the same columns. Elsewhere the stores of the second branch were moved to wherever those of the
+    first had to go, and nobody took them over when their own executor was lost.
+    """
+    rows = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 5).load()
+    first, second = (
+        rows.groupBy((rows.value % n).alias("key")).count().select(*order)
+        for n, order in ((7, ("key", "count")), (5, columns))
+    )
+    provider = {"spark.sql.streaming.stateStore.providerClass": MILLPOND}
+    with settings(spark, {**provider, SHUFFLE: "3"}):
+        query = (
+            first.union(second)
+            .writeStream.format("noop")
+            .outputMode("update")
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+    assert query.awaitTermination(120)
+    jvm = spark.sparkContext._jvm
+    assert jvm is not None
+    plan = query._jsq.streamingQuery().lastExecution().executedPlan()
+    found = jvm.org.apache.spark.sql.millpond.driver.Placement.stages(plan)
+    operators = [
+        found.apply(i).apply(j).info().operatorId()
+        for i in range(found.size())
+        for j in range(found.apply(i).size())
+    ]
+    assert found.size() == stages and sorted(operators) == [0, 1]
+    while plan.nodeName() != "Union":
+        plan = plan.children().head()
+    assert plan.execute().getNumPartitions() == 3 * stages, "tasks of the last stage"
 
 
 @pytest.mark.deep

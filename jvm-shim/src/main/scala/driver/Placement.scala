@@ -4,7 +4,8 @@ import scala.collection.mutable.ArrayBuffer
 
 import org.apache.spark.{ExecutorAllocationClient, SparkContext}
 import org.apache.spark.scheduler.{ExecutorCacheTaskLocation, TaskLocation}
-import org.apache.spark.sql.execution.SparkPlan
+import org.apache.spark.sql.catalyst.plans.physical.UnknownPartitioning
+import org.apache.spark.sql.execution.{SparkPlan, UnionExec}
 import org.apache.spark.sql.execution.exchange.Exchange
 import org.apache.spark.sql.execution.streaming.operators.stateful.{
   StatefulOperatorStateInfo, StateStoreWriter
@@ -29,15 +30,22 @@ private[driver] object Placement {
         info.queryRunId))
   }
 
-  /** The stateful operators of each stage, the one whose place Spark asks for first. The tasks of a
-    * stage open the stores of all. */
+  /** The stateful operators of each stage, the one whose place Spark asks for first. A task of a
+    * stage opens the stores of all. Where branches of a union have tasks of their own, each is a
+    * stage here. */
   def stages(plan: SparkPlan): Seq[Seq[Operator]] = {
     val found = ArrayBuffer.empty[Seq[Operator]]
     def walk(node: SparkPlan): Seq[Operator] = {
-      val below = node.children.flatMap(walk)
+      val branches = node.children.map(walk)
+      val below = branches.flatten
       node match {
         case _: Exchange =>
           if (below.nonEmpty) found += below
+          Nil
+        // Spark takes the tasks of all branches then, one after the other. Else each task has a
+        // partition of every branch, as of both sides of a join.
+        case u: UnionExec if u.outputPartitioning.isInstanceOf[UnknownPartitioning] =>
+          found ++= branches.filter(_.nonEmpty)
           Nil
         case w: StateStoreWriter if w.stateInfo.isDefined =>
           Operator(w.getStateInfo, w.stateStoreNames) +: below
