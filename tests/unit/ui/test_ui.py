@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import shutil
+import signal
+import socket
+import subprocess
+import sys
 import threading
 import weakref
 from collections.abc import Iterator
@@ -18,7 +23,7 @@ from millpond import checkpoint, savepoint
 from millpond.storage.given import given_by, reached_by
 from millpond.ui.app import _VIEWS, _Kept, ui_app
 from millpond.ui.places import Place
-from tests.asgi import Answer, App, ask
+from tests.asgi import Answer, App, ask, asked
 from tests.row_checkpoints import HashedBuilder
 from tests.s3_server import S3Server, s3_server
 
@@ -175,6 +180,88 @@ def test_what_two_ask_for_at_once_is_read_once(
         begun.wait(30)
         assert [answer.result().json() for answer in asked] == [{"ok": True}] * 2
     assert readings == [str(built.root)]
+
+
+def test_pages_answer_while_everything_is_read(
+    built: HashedBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who reads everything, and who waits for that, took the threads of all pages: six on a machine
+    of two cores. Nobody saw anything any more.
+    """
+    readings: list[str] = []
+    ends = threading.Event()
+
+    def read(place: Place) -> dict[str, bool]:
+        readings.append(place.path)
+        assert ends.wait(60)
+        return {"ok": True}
+
+    for name in ("verify", "skew"):
+        monkeypatch.setitem(_VIEWS, name, read)
+    others = [built.root.parent / f"other-{n}" for n in range(2)]
+    for other in others:
+        shutil.copytree(built.root, other)
+    app = app_over(built.root.parent)
+    ids = {path: place["id"] for path, place in places(app).items()}
+    mine = ids[str(built.root)]
+
+    async def scene() -> None:
+        crowd = [asyncio.create_task(asked(app, f"/api/{mine}/verify")) for _ in range(40)]
+        few = [
+            asyncio.create_task(asked(app, f"/api/{place}/skew"))
+            for place in (mine, *(ids[str(other)] for other in others))
+        ]
+        try:
+            async with asyncio.timeout(30):
+                while len(readings) < 4:
+                    await asyncio.sleep(0.01)
+                assert (await asked(app, f"/api/{mine}/glance")).json()["batch"] == 7
+                refused = await asked(app, f"/api/{ids[str(others[0])]}/verify")
+        finally:
+            ends.set()
+            answers = await asyncio.gather(*crowd, *few)
+        assert refused.status == 429 and refused.json()["error"]["code"] == "TOO_MANY_REQUESTS"
+        assert refused.headers["retry-after"] and refused.json()["error"]["hint"]
+        assert [answer.json() for answer in answers] == [{"ok": True}] * 43
+        assert len(readings) == 4
+        again = await asked(app, f"/api/{ids[str(others[0])]}/verify")
+        assert again.json() == {"ok": True}
+
+    asyncio.run(scene())
+
+
+_READS_EVERYTHING = """
+import sys, threading
+from millpond.ui.app import _VIEWS, ui_app
+from millpond.web.server import run
+
+def read(place):
+    print("reads", flush=True)
+    threading.Event().wait()
+
+_VIEWS["verify"] = read
+run(ui_app([sys.argv[1]]), host="127.0.0.1", port=0, token="t",
+    announce=lambda url: print(url, flush=True))
+"""
+
+
+@pytest.mark.deep
+def test_a_signal_ends_it_while_everything_is_read(built: HashedBuilder) -> None:
+    """Python waits for threads at its end."""
+    place = places(app_over(built.root))[str(built.root)]["id"]
+    command = [sys.executable, "-c", _READS_EVERYTHING, str(built.root)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as child:
+        try:
+            assert child.stdout is not None
+            port = int(child.stdout.readline().rpartition(":")[2])
+            with socket.create_connection(("127.0.0.1", port)) as connection:
+                head = f"GET /api/{place}/verify HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+                connection.sendall(f"{head}Authorization: Bearer t\r\n\r\n".encode())
+                assert child.stdout.readline() == "reads\n"
+                child.send_signal(signal.SIGINT)
+                assert child.wait(timeout=60) == 0
+        finally:
+            child.kill()
 
 
 class _Thing:

@@ -6,13 +6,15 @@ import asyncio
 import math
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import asynccontextmanager
 from dataclasses import asdict
 from functools import partial
 from importlib.resources import files
 from typing import Any
 
-from millpond.errors import ErrorKind, InvalidInputError, MillpondError
+from millpond.errors import ErrorKind, InvalidInputError, MillpondError, error
 from millpond.storage.given import given, reached_by
 from millpond.ui import views
 from millpond.ui.job_plan import job_plan
@@ -33,6 +35,9 @@ _TYPES = {
 # Pages ask every second; two of them, or ten, cost what one does.
 _FRESH_S = 0.9
 _MOST_BATCHES = 1000
+# Those that read all rows of a place, or start a JVM: minutes, or hours.
+_LONG = frozenset({"skew", "verify", "jobplan"})
+_MOST_LONG = 4
 _HINT = "Begin at the address that the server printed."
 _SECURITY = {
     "Content-Security-Policy": (
@@ -83,6 +88,43 @@ class _Kept:
         finally:
             with self._lock:
                 kept.asking -= 1
+
+
+class _Long:
+    """Work that takes long, on threads of its own: the other pages do not wait behind it. Who asks
+    for what is under way gets the same answer, and keeps no thread.
+    """
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(_MOST_LONG, thread_name_prefix="millpond-long")
+        self._lock = threading.Lock()
+        self._under_way: dict[object, Future[Any]] = {}
+
+    async def answer(self, name: object, make: Callable[[], Any]) -> Any:
+        """Return what `make` returns. Raises: UnavailableError: TOO_MANY_REQUESTS."""
+        with self._lock:
+            work = self._under_way.get(name)
+            if work is None:
+                if len(self._under_way) >= _MOST_LONG:
+                    raise error(
+                        ErrorKind.TOO_MANY_REQUESTS,
+                        f"{_MOST_LONG} pages that take long are being made",
+                        hint="Ask again when one of them is there.",
+                    )
+                work = self._under_way[name] = self._pool.submit(self._made, name, make)
+        # others may wait for it when this request is given up
+        return await asyncio.shield(asyncio.wrap_future(work))
+
+    def _made(self, name: object, make: Callable[[], Any]) -> Any:
+        try:
+            return make()
+        finally:
+            with self._lock:
+                del self._under_way[name]
+
+    def close(self) -> None:
+        """Wait for what is under way."""
+        self._pool.shutdown()
 
 
 class _Pages:
@@ -182,7 +224,14 @@ def ui_app(paths: Sequence[str], *, job: str = "") -> Starlette:
         job: which may be asked what it would do with a savepoint, as `savepoint plan --job` takes
             it; "": none.
     """
-    pages = _Pages(paths, job)
+    pages, long = _Pages(paths, job), _Long()
+
+    @asynccontextmanager
+    async def running(app: Starlette) -> AsyncIterator[None]:
+        try:
+            yield
+        finally:
+            long.close()
 
     async def index(request: Request) -> Response:
         return _static("index.html")
@@ -196,7 +245,12 @@ def ui_app(paths: Sequence[str], *, job: str = "") -> Starlette:
         return JSONResponse(body, headers=_SECURITY)
 
     async def page(request: Request) -> Response:
-        return JSONResponse(await asyncio.to_thread(pages.answer, request), headers=_SECURITY)
+        make, what = partial(pages.answer, request), request.path_params["what"]
+        if what in _LONG:
+            found = await long.answer((request.path_params["place"], what), make)
+        else:
+            found = await asyncio.to_thread(make)
+        return JSONResponse(found, headers=_SECURITY)
 
     return application(
         [
@@ -204,7 +258,8 @@ def ui_app(paths: Sequence[str], *, job: str = "") -> Starlette:
             Route("/static/{name}", static),
             Route("/api/places", places),
             Route("/api/{place}/{what}", page),
-        ]
+        ],
+        lifespan=running,
     )
 
 
