@@ -11,6 +11,7 @@ import fcntl
 import os
 import shutil
 import tempfile
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
@@ -154,8 +155,17 @@ def empty_directory(descriptor: int, *, but: str | None = None) -> None:
                 os.unlink(entry.name, dir_fd=descriptor)
 
 
-def remove_abandoned(parent: str, prefix: str) -> None:
-    """Remove this user's directories in `parent` that begin with `prefix` and that nobody locks."""
+def remove_abandoned(parent: str, prefix: str, *, min_age_s: float = 0) -> None:
+    """Remove this user's directories in `parent` that begin with `prefix` and that nobody locks.
+
+    On a file system of a network no other host may see a lock. So a directory first loses its name:
+    a process that still writes there finds nothing any more, and not a part.
+
+    Args:
+        min_age_s: directories in which something was made or removed since, by the clock of their
+            file system, stay.
+    Raises: OSError: `parent` cannot be listed.
+    """
     directory = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for name in os.listdir(directory):
@@ -167,9 +177,24 @@ def remove_abandoned(parent: str, prefix: str) -> None:
                 continue  # its process lives, or it is gone, or it is no directory of this user
             try:
                 with suppress(OSError):
+                    if min_age_s and _now_s(parent) - _changed_s(descriptor) < min_age_s:
+                        continue
+                    hidden = prefix + uuid.uuid4().hex
+                    os.rename(name, hidden, src_dir_fd=directory, dst_dir_fd=directory)
                     empty_directory(descriptor)
-                    os.rmdir(name, dir_fd=directory)
+                    os.rmdir(hidden, dir_fd=directory)
             finally:
                 os.close(descriptor)
     finally:
         os.close(directory)
+
+
+def _now_s(parent: str) -> float:
+    """Return the time by the clock of the file system of the directory `parent`."""
+    with tempfile.TemporaryFile(dir=parent) as file:
+        return os.fstat(file.fileno()).st_mtime
+
+
+def _changed_s(descriptor: int) -> float:
+    """Return when a name was last made or removed in a directory, or below it. Follows no link."""
+    return max(os.fstat(one).st_mtime for *_, one in os.fwalk(".", dir_fd=descriptor))

@@ -93,9 +93,10 @@ class LocalStorage:
     Args:
         root: absolute path of the Spark checkpoint; it need not exist yet.
         fsync: option commit.fsync. False: a put may be lost if the machine dies.
+        make_root: False: a put fails (OBJECT_NOT_FOUND) unless the directory is there.
     """
 
-    def __init__(self, root: str, *, fsync: bool = True) -> None:
+    def __init__(self, root: str, *, fsync: bool = True, make_root: bool = True) -> None:
         if not os.path.isabs(root):
             raise InvalidInputError(
                 f"not an absolute path: {root!r}",
@@ -104,6 +105,7 @@ class LocalStorage:
             )
         self.root = os.path.normpath(root)
         self._fsync = fsync
+        self._make_root = make_root
 
     def __repr__(self) -> str:
         return f"LocalStorage({self.root!r})"
@@ -203,6 +205,8 @@ class LocalStorage:
         missing: list[str] = []
         probe = directory
         while not os.path.isdir(probe):
+            if probe == self.root and not self._make_root:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), probe)
             missing.append(probe)
             parent = os.path.dirname(probe)
             if parent == probe:

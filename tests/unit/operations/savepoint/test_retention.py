@@ -8,14 +8,17 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from millpond import savepoint
-from millpond.errors import InvalidInputError
+from millpond.errors import ErrorKind, InvalidInputError, UnavailableError
+from millpond.local import scratch
 from millpond.local.scratch import lock
 from millpond.operations.savepoint import retention
 from millpond.operations.savepoint.manage import SavepointList, savepoints_of
+from millpond.storage import LocalStorage
 from tests.row_checkpoints import RowsBuilder
 
 _COMMAND = re.compile(r"millpond savepoint create /data/\S+ /data/\S+ --keep 7")
@@ -79,6 +82,10 @@ def test_what_killed_runs_left_goes(tmp_path: Path) -> None:
     for directory in (left, at_work, *others):
         directory.mkdir(parents=True)
         (directory / "file").write_text("x")
+        os.utime(directory, (0, 0))
+    young = tmp_path / "saves" / f".20260101T000000.002Z.staging-{'d' * 32}"
+    (young / "below").mkdir(parents=True)
+    os.utime(young, (0, 0))
     locked = lock(str(at_work))
     try:
         savepoint.create(job.root, tmp_path / "saves", keep=1, dry_run=True)
@@ -87,6 +94,44 @@ def test_what_killed_runs_left_goes(tmp_path: Path) -> None:
     finally:
         os.close(locked)
     assert not left.exists() and at_work.exists() and all(other.exists() for other in others)
+    assert young.exists(), "a host whose locks nobody sees here may write to it"
+
+
+@pytest.mark.parametrize("old", [False, True], ids=["young", "old"])
+def test_a_run_on_another_host_removes_nothing_in_silence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, old: bool
+) -> None:
+    """On NFS no host sees another one's lock of a directory. A savepoint that was being written was
+    emptied, and published with files missing.
+    """
+    job = RowsBuilder(tmp_path / "job").build()
+    place = tmp_path / "saves"
+    first = savepoint.create(job.root, place, keep=2).savepoint
+    put_file, puts = LocalStorage.put_file, 0
+
+    def put(storage: LocalStorage, *args: Any, **named: Any) -> None:
+        nonlocal puts
+        puts += 1
+        if puts == 2:
+            if old:
+                for directory in place.glob(".*/**"):
+                    os.utime(directory, (0, 0))
+            with monkeypatch.context() as there:
+                there.setattr(scratch, "_locked", lambda descriptor: descriptor)
+                retention.remove_left(str(place))
+        put_file(storage, *args, **named)
+
+    monkeypatch.setattr(LocalStorage, "put_file", put)
+    if old:
+        with pytest.raises(UnavailableError) as told:
+            savepoint.create(job.root, place, keep=1)
+        assert told.value.kind is ErrorKind.LOCAL_FILES_LOST
+        left = [first]
+    else:
+        left = [savepoint.create(job.root, place, keep=1).savepoint]
+    assert puts >= 2
+    assert [str(path) for path in place.iterdir()] == left
+    assert all(savepoint.verify(one).ok for one in left)
 
 
 @pytest.mark.parametrize("gone", ["before", "half"])

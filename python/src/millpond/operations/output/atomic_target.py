@@ -81,9 +81,10 @@ class TargetAddress:
 
     def open(self) -> Storage:
         """Return its storage."""
-        # The target is synced as a whole in the end. Until then nobody sees it.
+        # The target is synced as a whole in the end. Until then nobody sees it. If it is removed
+        # meanwhile, a new one would lack what is there already.
         storage = (
-            LocalStorage(self.root, fsync=False)
+            LocalStorage(self.root, fsync=False, make_root=False)
             if self.local is not None
             else open_storage(self.root)
         )
@@ -223,13 +224,28 @@ def empty(storage: Storage) -> None:
 def _building_locally(path: str) -> Iterator[AtomicTarget]:
     with _hidden_sibling(path) as staging:
         address = TargetAddress(staging)
-        yield AtomicTarget(address.open(), address)
         try:
+            yield AtomicTarget(address.open(), address)
             _sync_tree(staging)
             _publish(staging, path)
+        except (MillpondError, OSError) as e:
+            if not os.path.isdir(staging):
+                raise _removed(staging) from e
+            if isinstance(e, OSError):
+                raise translate(e, f"writing {path}") from e
+            raise
+        try:
             sync_directory(os.path.dirname(path))
         except OSError as e:
             raise translate(e, f"writing {path}") from e
+
+
+def _removed(staging: str) -> UnavailableError:
+    return UnavailableError(
+        f"somebody else removed {staging} meanwhile",
+        kind=ErrorKind.LOCAL_FILES_LOST,
+        hint="Run the command again, and no other one with the same target at the same time.",
+    )
 
 
 @contextmanager

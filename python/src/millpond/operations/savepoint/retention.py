@@ -25,7 +25,9 @@ log = logging.getLogger(__name__)
 
 _NAME = re.compile(r"\d{8}T\d{6}\.\d{3}Z")
 _GONE = (ErrorKind.NOT_A_SAVEPOINT, ErrorKind.OBJECT_NOT_FOUND)  # another run was first
-_LEFT = re.compile(rf"\.{_NAME.pattern}\.staging-[0-9a-f]{{32}}")
+_RANDOM = 32  # characters at the end of a name
+_LEFT = re.compile(rf"\.{_NAME.pattern}\.staging-[0-9a-f]{{{_RANDOM}}}")
+_LEFT_S = 86_400
 
 
 def check_keep(keep: int) -> None:
@@ -45,7 +47,8 @@ def new_name(directory: str, now_ms: int) -> str:
 def remove_left(directory: str) -> None:
     """Remove what killed runs left in `directory` while they wrote or deleted a savepoint.
 
-    Each run has another name, so no later one would. On object storage nothing tells a run that was
+    Each run has another name, so no later one would. On a file system it goes after a day: another
+    host may write there, and on some no lock tells. On object storage nothing tells a run that was
     killed while it wrote from one that works: there it stays.
     """
     root = root_of(directory)
@@ -58,7 +61,7 @@ def remove_left(directory: str) -> None:
     with suppress(OSError):  # the directory is not there yet, or may not be listed
         for name in os.listdir(storage.root):
             if _LEFT.fullmatch(name):
-                remove_abandoned(storage.root, name)
+                remove_abandoned(storage.root, name[:-_RANDOM], min_age_s=_LEFT_S)
 
 
 def _finish(savepoint: str) -> None:
