@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,6 +14,7 @@ from integration.harness import Harness, ProviderError
 from integration.processes import wait_until
 from integration.provider import Commit, Provider, Store
 from integration.store_cases import PLAIN, open_provider
+from millpond.format import layout
 
 _ROWS = 2000
 # Less than the rows of two runs.
@@ -112,6 +113,44 @@ def test_a_run_gives_its_rows_up_when_the_next_one_writes(harness: Harness, tmp_
         three = _batch(second, two)
         assert _has(second, three)
         _check(second, three)
+
+
+@pytest.mark.parametrize("spark_format", [1, 2])
+def test_runs_that_end_before_maintenance_collect(
+    harness: Harness, tmp_path: Path, spark_format: int
+) -> None:
+    """As those of Spark's trigger `AvailableNow`: its first maintenance comes after a minute. No
+    run deleted anything, and files grew without bound.
+    """
+    state = tmp_path / "query" / "state"
+
+    def there() -> list[tuple[int, bool]]:
+        """Return the version of each file, and whether it is a manifest."""
+        keys = (layout.parse_key(f"state/{path.relative_to(state)}") for path in state.rglob("*"))
+        return sorted(
+            (key.file.version.version, isinstance(key.file, layout.ManifestFile))
+            for key in keys
+            if key is not None and isinstance(key.file, layout.ChangelogFile | layout.ManifestFile)
+        )
+
+    at: Commit | None = None
+    for version in range(7):
+        conf = {"checkpointFormatVersion": str(spark_format)}
+        with _run(harness, tmp_path / "query", conf=conf) as run:
+            store = run.store(version, None if at is None else at.id, force_snapshot=True)
+            store.put(["key", 1], [f"{version}"])
+            at = store.commit()
+            # The oldest of the two retained versions needs its manifest alone. The run proves the
+            # version before its own: of that it makes a snapshot.
+            manifests = [(v, True) for v in range(max(1, version - 1), version + 1)]
+            changelogs = [(v, False) for v in range(max(1, version), version + 2)]
+
+            def is_collected(
+                expected: Sequence[tuple[int, bool]] = (*manifests, *changelogs),
+            ) -> bool:
+                return there() == sorted(expected)
+
+            wait_until(is_collected, seconds=60, what=f"the collection in run {version}")
 
 
 def test_a_task_of_the_run_before_that_lingers_keeps_its_rows(

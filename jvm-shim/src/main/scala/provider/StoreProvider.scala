@@ -42,6 +42,7 @@ abstract class StoreProvider extends CompatibleProvider {
   private var owner: Session = null
   private var closing = false
   private val snapshotWanted = new AtomicBoolean // by a commit, and not made yet
+  private val collects = new AtomicBoolean // without waiting for Spark's maintenance, once
 
   override def init(stateStoreId: StateStoreId, keySchema: StructType, valueSchema: StructType,
       keyStateEncoderSpec: KeyStateEncoderSpec, useColumnFamilies: Boolean,
@@ -299,6 +300,7 @@ abstract class StoreProvider extends CompatibleProvider {
           throw QueryExecutionErrors.failedToCommitStateFileError(s"${context.label} of $id", e)
       } finally context.events.publish()
     if (forceSnapshot) wantSnapshot()
+    if (version > conf.minVersionsToRetain) collectOnce()
     version
   }
 
@@ -310,6 +312,13 @@ abstract class StoreProvider extends CompatibleProvider {
       () =>
         try snapshot(due = 1)
         finally snapshotWanted.set(false))(StoreProvider.pool.execute(_))
+
+  /** Runs may all end before Spark's first maintenance, which comes after a minute. So the first
+    * commit of a run collects, or files would grow without bound. The task does not wait, and one
+    * store of an executor does so at a time. */
+  private def collectOnce(): Unit = if (collects.compareAndSet(false, true))
+    Seams.start(s"collection ${context.label}", () => doCleanupMaintenance())(
+      StoreProvider.pool.execute(_))
 
   private[provider] def metrics: StateStoreMetrics = {
     val memory = engine.usedBytes
@@ -376,7 +385,7 @@ abstract class StoreProvider extends CompatibleProvider {
 }
 
 private object StoreProvider {
-  private lazy val pool = Daemons.one("millpond-snapshot")
+  private lazy val pool = Daemons.one("millpond-maintenance")
 
   /** Whether the task of this thread belongs to this run of a query. Spark makes a run's id the
     * group of its jobs. A state reader has a run of its own, also within the task of a query. */
