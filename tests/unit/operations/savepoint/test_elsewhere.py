@@ -8,6 +8,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -195,6 +196,39 @@ def test_one_of_many_writes_a_place(server: S3Server, tmp_path: Path) -> None:
     with pytest.raises(MillpondError) as caught:
         savepoint.create(built.root, saved)
     assert "has died" in str(caught.value)
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["ends", "fails"])
+@pytest.mark.parametrize("successor", ["works", "is done"])
+def test_a_writer_that_stood_still_leaves_its_successor_alone(
+    server: S3Server, tmp_path: Path, successor: str, fails: bool
+) -> None:
+    """Somebody took it for killed, deleted what it wrote, and made a savepoint there."""
+    built = CheckpointBuilder(tmp_path / "checkpoint", spark_format=2).build()
+    saved, key = f"s3://{server.bucket()}/saved", layout.commits_key(0)
+    storage = open_storage(saved)
+
+    def resume() -> None:
+        if fails:
+            raise MillpondError("full", kind=ErrorKind.STORAGE_FULL)
+
+    with ExitStack() as after:
+        with pytest.raises(MillpondError) as told, atomic_target.building(saved) as first:
+            first.storage.put_bytes(key, b"first")
+            atomic_target.empty(storage)
+            if successor == "works":
+                second = after.enter_context(atomic_target.building(saved))
+                second.storage.put_bytes(key, b"second")
+            else:
+                savepoint.create(built.root, saved)
+            resume()
+        assert told.value.kind is (ErrorKind.STORAGE_FULL if fails else ErrorKind.TARGET_NOT_EMPTY)
+        if successor == "works":
+            assert storage.read(key) == b"second"
+            with pytest.raises(MillpondError, match="another process"):
+                savepoint.create(built.root, saved)
+        else:
+            assert savepoint.verify(saved).ok
 
 
 def _killed_deletion(saved: str, monkeypatch: pytest.MonkeyPatch, deletions: int) -> None:

@@ -32,6 +32,7 @@ from millpond.errors import (
 from millpond.format import layout, roots
 from millpond.local.scratch import lock, make_locked, remove_abandoned, scratch_directory
 from millpond.storage import LocalStorage, Storage, open_storage, real_root
+from millpond.storage.base import read_if_there
 from millpond.storage.local import (
     remove_empty_directories,
     sync_directory,
@@ -177,25 +178,37 @@ def _building(root: str) -> Iterator[AtomicTarget]:
 def _claiming(storage: Storage, root: str) -> Iterator[Storage]:
     """Yield the storage at `root`, claimed: nobody else writes to it meanwhile.
 
-    If the block fails, this empties the storage.
+    If the block fails, this empties the storage. Somebody may have taken a process that stood still
+    for a killed one, and have emptied it before: then what is there is another writer's.
+
+    Raises: InvalidInputError: TARGET_NOT_EMPTY: something is there, or another writer's by the end.
     """
     check_vacant(root)
+    claim = uuid.uuid4().hex.encode()
     try:
-        storage.put_bytes(layout.CLAIM_KEY, uuid.uuid4().hex.encode(), if_absent=True)
+        storage.put_bytes(layout.CLAIM_KEY, claim, if_absent=True)
     except ConflictError as e:
         raise _claimed(root) from e
+
+    def is_own() -> bool:
+        return read_if_there(storage, layout.CLAIM_KEY) == claim
+
     try:
         # Another writer may have begun and ended since `check_vacant`.
         if any(info.key != layout.CLAIM_KEY for info in storage.list("")):
             raise InvalidInputError(f"{root} is not empty", kind=ErrorKind.TARGET_NOT_EMPTY)
     except BaseException:
-        storage.delete([layout.CLAIM_KEY])
+        if is_own():
+            storage.delete([layout.CLAIM_KEY])
         raise
     try:
         yield storage
     except BaseException:
-        empty(storage)
+        if is_own():
+            empty(storage)
         raise
+    if not is_own():
+        raise _taken(root)
     storage.delete([layout.CLAIM_KEY])
 
 
@@ -311,10 +324,14 @@ def _publish(staging: str, path: str) -> None:
         os.rename(staging, path)  # replaces an empty directory, and no other
     except OSError as e:
         if os.path.lexists(path) and (not os.path.isdir(path) or os.listdir(path)):
-            raise InvalidInputError(
-                f"{path} was written to by somebody else meanwhile", kind=ErrorKind.TARGET_NOT_EMPTY
-            ) from e
+            raise _taken(path) from e
         raise
+
+
+def _taken(root: str) -> InvalidInputError:
+    return InvalidInputError(
+        f"{root} was written to by somebody else meanwhile", kind=ErrorKind.TARGET_NOT_EMPTY
+    )
 
 
 def _make_directories(path: str) -> list[str]:
