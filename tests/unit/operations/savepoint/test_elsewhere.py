@@ -107,6 +107,25 @@ def test_a_move_that_failed_can_be_run_again(server: S3Server, tmp_path: Path, o
     assert verify(open_checkpoint(str(tmp_path / "new")), "new").problems == []
 
 
+def test_where_state_is_copied_to_is_told_before(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The place has a random name. Of a command that was killed nobody knew it."""
+    built = CheckpointBuilder(tmp_path / "checkpoint", spark_format=2).build()
+    uri, told = str(tmp_path / "states"), []
+    made = savepoint.fork(
+        built.root,
+        tmp_path / "new",
+        storage_uri=uri,
+        progress=lambda done, total: told.append(caplog.text),
+    )
+    assert f"{uri}/{made.query_id}" in told[0]
+    caplog.clear()
+    savepoint.fork(built.root, tmp_path / "other", storage_uri=uri, dry_run=True)
+    savepoint.fork(built.root, tmp_path / "other")
+    assert caplog.text == ""
+
+
 @pytest.mark.parametrize("on", ["disk", "s3"])
 def test_a_checkpoint_that_cannot_be_published_leaves_no_state(
     server: S3Server, tmp_path: Path, on: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import uuid
 from collections.abc import Callable, Collection, Mapping
@@ -42,6 +43,8 @@ from millpond.storage import Storage, open_checkpoint, open_storage
 from millpond.storage.given import place_of_new_state, takes_options
 from millpond.storage.owner import check_owner
 from millpond.storage.place import place_of
+
+log = logging.getLogger(__name__)
 
 _FORK = "leave out --keep-query-id (Python: keep_query_id)"
 
@@ -342,6 +345,12 @@ def _write(
     written = Written()
     state_bytes: dict[str, int] = {}
     if not dry_run:
+        if planned.state is not None:
+            # A fork's place has a random name, which a killed command has told nobody.
+            log.warning(
+                "the state goes to %s; if this command is killed, delete what it left there",
+                planned.state,
+            )
         # The entries of the sink's log come late: by then this command hardly fails, and takes none
         # back on which another one relies.
         with pin, ExitStack() as until_end, building(new_root, planned.state) as target:
