@@ -67,6 +67,32 @@ def test_a_rehash_of_which_a_later_rescale_made_snapshots_expires(
         run.teardown()
 
 
+@pytest.mark.parametrize("machine", [RescaleMachine, RescaleMachineWithIds])
+def test_a_damaged_manifest_of_a_removed_partition_goes_with_the_others(
+    machine: type[RescaleMachine],
+) -> None:
+    # Nobody could tell what it names. So it stayed, and no sweep of the operator deleted anything.
+    run = machine()
+    run.begin(partitions=4)
+    try:
+        run.snapshot(3)
+        run.run_batch(deletes=set(), puts={1: b"a", 3: b"b"})
+        run.rescale(partitions=2)
+        (damaged,) = run.root.glob("state/0/3/*.manifest")
+        damaged.write_bytes(damaged.read_bytes()[:-1])
+        for number in range(3):
+            run.run_batch(deletes=set(), puts={1: b"c", 2: b"%d" % number})
+            for partition in range(2):
+                run.snapshot(partition)
+        for _ in range(3):
+            run.collect(days=True)
+        assert not [path for path in run.root.glob("state/0/3/**/*") if path.is_file()]
+        assert not list(run.root.glob("millpond/pins/*"))
+        run.every_retained_version_is_what_it_was()
+    finally:
+        run.teardown()
+
+
 class DeepRescaleMachine(RescaleMachine):
     """The same, with more examples."""
 

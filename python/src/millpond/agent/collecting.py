@@ -336,13 +336,16 @@ def _clear_after_rescale(
     """
     checkpoint, storage, operator = context.checkpoint, context.storage, context.store.operator
     oldest_retained = anchor.version - context.retain_versions + 1
+    deleted: list[ObjectInfo] = []
     try:
         partitions = read_spark_metadata(storage, batches=(), operators=()).partitions
         if partitions is None or not listings:
             return []
-        doomed = plan.plan_left_behind(
+        left = plan.plan_left_behind(
             listings, partitions, oldest_retained, grace_ms=grace_ms, now_ms=now_ms, pinned=pinned
         )
+        # Before manifests are read: a damaged one among these would stay, and stop all sweeps.
+        deleted += _delete_if_proven(context, anchor, left)
         rescale_pins = [
             info
             for info in storage.list(layout.PINS_PREFIX)
@@ -353,15 +356,22 @@ def _clear_after_rescale(
         ]
         if rescale_pins:
             referenced = _mark(checkpoint, operator, listings, now_ms)
-            doomed += [
+            unused = [
                 info for info in rescale_pins if not referenced & pins.pinned_by(storage, info.key)
             ]
-        if doomed and not _is_still_proven(context, anchor):
-            return []
-        storage.delete(info.key for info in doomed)
+            deleted += _delete_if_proven(context, anchor, unused)
     except MillpondError as e:
         log.warning("operator %d: what a rescale left behind is not cleared: %s", operator, e)
+    return deleted
+
+
+def _delete_if_proven(
+    context: StoreContext, anchor: VersionId, doomed: list[ObjectInfo]
+) -> list[ObjectInfo]:
+    """Delete files unless somebody has gone back behind the anchor. Return those deleted."""
+    if not doomed or not _is_still_proven(context, anchor):
         return []
+    context.storage.delete(info.key for info in doomed)
     return doomed
 
 
