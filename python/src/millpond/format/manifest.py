@@ -74,27 +74,36 @@ class Manifest:
     @property
     def total_bytes(self) -> int:
         """Size of all SSTs. If composed, size of all its sources and changelogs."""
-        return (
-            sum(sst.size_bytes for sst in self.ssts)
-            + sum(source.total_bytes for source in self.sources)
-            + sum(changelog.size_bytes for changelog in self.changelogs)
-        )
+        return sum(self.sizes(self.store).values())
 
     def sibling(self, partition: int) -> StoreId:
         """Return the store of the same name in another partition."""
         return StoreId(self.store.operator, partition, self.store.name)
 
-    def sst_keys(self, store: StoreId) -> Iterator[str]:
-        """Yield the keys of all SSTs that it needs, relative to the Spark checkpoint.
+    def sst_sizes(self, store: StoreId) -> dict[str, int]:
+        """Return the size in bytes of each SST that it needs, by its key, which is relative to the
+        Spark checkpoint.
 
         Args:
             store: the store in whose directory the manifest lies.
         """
-        for sst in self.ssts:
-            yield store_key(store, sst.key)
+        sizes = {store_key(store, sst.key): sst.size_bytes for sst in self.ssts}
         for source in self.sources:
-            for sst in source.ssts:
-                yield store_key(self.sibling(source.partition), sst.key)
+            lies_in = self.sibling(source.partition)
+            sizes |= {store_key(lies_in, sst.key): sst.size_bytes for sst in source.ssts}
+        return sizes
+
+    def sizes(self, store: StoreId) -> dict[str, int]:
+        """Return the size in bytes of each SST and changelog that it needs, as `sst_sizes` does.
+
+        Of a composed one, those of other partitions may name the same files.
+        """
+        changelogs = zip(self.changelog_keys(), self.changelogs, strict=True)
+        return self.sst_sizes(store) | {key: named.size_bytes for key, named in changelogs}
+
+    def sst_keys(self, store: StoreId) -> Iterator[str]:
+        """Yield the keys of all SSTs that it needs, as `sst_sizes` does."""
+        yield from self.sst_sizes(store)
 
     def changelog_keys(self) -> Iterator[str]:
         """Yield the keys of its changelogs, relative to the Spark checkpoint."""

@@ -211,6 +211,30 @@ def test_no_space(built: CheckpointBuilder) -> None:
     assert rescale(Full(str(built.root)), "it", 4).way == "composed", "this rescale needs no space"
 
 
+def test_files_that_several_partitions_share_are_counted_once(
+    built: CheckpointBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rescale(built.storage, "it", 4)
+    shared = {
+        info.key: info.size_bytes
+        for info in built.storage.list("state/")
+        if info.key.endswith((".sst", ".changelog"))
+    }
+    named = [
+        key
+        for store in range(4)
+        for files in [StoreFiles(built.storage, StoreId(0, store, "default"), 2)]
+        for version in files.refresh().manifests
+        for manifest in [files.read_manifest(version)]
+        if manifest.composed
+        for key in manifest.sizes(files.store)
+    ]
+    assert len(named) > len(set(named)) > 0, "several partitions name a file"
+    needed = sum(shared[key] for key in set(named))
+    monkeypatch.setattr(LocalStorage, "free_bytes", lambda _: 2 * needed + 1)
+    assert rescale(built.storage, "it", 3, dry_run=True).state_bytes == needed
+
+
 def test_no_directory_for_temporary_files(
     built: CheckpointBuilder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

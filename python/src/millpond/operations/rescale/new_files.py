@@ -7,12 +7,12 @@ old partitions.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from itertools import chain
 
 from millpond.format import layout
 from millpond.format.manifest import encode_manifest
 from millpond.model.ids import new_id
-from millpond.operations.rescale.plan import NewVersion, OldStore, compose
+from millpond.operations.rescale.plan import NewVersion, compose
 from millpond.operations.rescale.read import Before, operator_metadata
 from millpond.operations.rescale.write import Writing, pin
 from millpond.spark.log_edit import commit_with_state_ids, offsets_left_out, offsets_with_partitions
@@ -21,17 +21,14 @@ from millpond.storage import Storage
 
 def state_bytes(before: Before) -> int:
     """Return the size of the SSTs and changelogs that a restore reads, each counted once."""
-    return sum(
-        _state_bytes(stores) for by_name in before.stores.values() for stores in by_name.values()
-    )
-
-
-def _state_bytes(stores: Sequence[OldStore]) -> int:
-    return sum(
-        (old.plan.manifest.total_bytes if old.plan.manifest is not None else 0)
-        + sum(size for _, size in old.changelog_files.values())
-        for old in stores
-    )
+    sizes: dict[str, int] = {}  # by key: composed manifests name the same files
+    for by_name in before.stores.values():
+        for old in chain.from_iterable(by_name.values()):
+            if old.plan.manifest is not None:
+                sizes |= old.plan.manifest.sizes(old.store)
+            for name, size_bytes in old.changelog_files.values():
+                sizes[layout.store_key(old.store, name)] = size_bytes
+    return sum(sizes.values())
 
 
 def composed(storage: Storage, before: Before, partitions: int) -> Writing:
