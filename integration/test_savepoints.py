@@ -204,7 +204,7 @@ def test_forks_do_not_touch_each_other(spark: SparkSession, tmp_path: Path) -> N
         run,
     )
     reports = [savepoint.fork(run.checkpoint, tmp_path / name) for name in ("one", "two")]
-    state = sum(op.size_bytes for op in savepoint.show(_saved(run, tmp_path)).index.image.operators)
+    state = savepoint.show(_saved(run, tmp_path)).index.state_bytes(0)
     assert all(report.bytes_linked == state for report in reports), "a fork must link all state"
 
     def go_on(name: str, source: Input) -> Run:

@@ -210,7 +210,7 @@ def show(arguments: argparse.Namespace, output: Output) -> int:
                 op.name,
                 str(len(op.stores)),
                 count_text(op.keys if op.keys >= 0 else None),
-                bytes_text(op.size_bytes),
+                bytes_text(index.state_bytes(op.operator)),
             )
             for op in image.operators
         ],

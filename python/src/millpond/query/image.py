@@ -48,7 +48,7 @@ class StoreImage:
     version: int
     id: str  # of the attempt that wrote it
     keys: int  # live keys; -1: not counted
-    size_bytes: int  # of changelogs and SSTs
+    size_bytes: int  # of changelogs and SSTs; after a rescale several stores may share some
 
     def version_id(self, spark_format: int) -> VersionId:
         """Return the version that its files name. In Spark checkpoint format 1 they name no id."""
@@ -68,11 +68,6 @@ class OperatorImage:
         """Live keys of all stores; -1 if those of one store are not counted."""
         counts = [store.keys for store in self.stores]
         return -1 if -1 in counts else sum(counts)
-
-    @property
-    def size_bytes(self) -> int:
-        """Size of its changelogs and SSTs."""
-        return sum(store.size_bytes for store in self.stores)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

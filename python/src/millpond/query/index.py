@@ -64,6 +64,24 @@ class SavepointIndex:
         """Size of all files but the index."""
         return sum(entry.size_bytes for entry in self.files.values())
 
+    def state_bytes(self, operator: int) -> int:
+        """Return the size of an operator's changelogs and SSTs, or of its tables."""
+        tables = {table.key for table in self.tables if table.store.operator == operator}
+        return sum(
+            entry.size_bytes
+            for key, entry in self.files.items()
+            if key in tables or _has_rows(key, operator)
+        )
+
+
+def _has_rows(key: str, operator: int) -> bool:
+    parsed = layout.parse_key(key)
+    return (
+        parsed is not None
+        and parsed.store.operator == operator
+        and isinstance(parsed.file, layout.ChangelogFile | layout.SstFile)
+    )
+
 
 def encode_index(index: SavepointIndex, *, erasing: bool = False) -> bytes:
     """Return the content of `savepoint.json`; with `erasing`, only `state erase` accepts it."""

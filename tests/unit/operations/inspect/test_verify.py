@@ -512,8 +512,8 @@ def test_batches_that_expire_meanwhile_are_no_problem(tmp_path: Path) -> None:
         # The log goes back one batch further than the state.
         old = [name(n) for n in range(7) for name in (layout.offsets_key, layout.commits_key)]
         built.storage.delete(old)
-        checked, wrong = verify_store(built.storage, found, P0)
-        assert (checked.manifests, wrong) == (1, [])
+        part = verify_store(built.storage, found, P0)
+        assert (part.checked.manifests, part.problems) == (1, [])
         # What the log has now must be there.
         built.storage.delete([manifest_key(built, P0, 9)])
         assert {p.kind for p in verify(built.storage, "name").problems} == {"CHANGELOG_MISSING"}

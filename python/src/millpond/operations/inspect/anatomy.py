@@ -47,7 +47,8 @@ class SharedSst:
 class Anatomy:
     """The files of a store. Versions ascend.
 
-    manifests: (version, id, keys, created_ms, own bytes, bytes shared with the snapshot before).
+    manifests: (version, id, keys, created_ms, bytes of SSTs that it brought, bytes of those that
+        the snapshot before it names, or, if a rescale made it, those before it of other stores).
     """
 
     operator: int
@@ -90,19 +91,21 @@ def anatomy(storage: Storage, checkpoint: str, store: StoreId) -> Anatomy:
             hint="`millpond checkpoint show` lists the operators, partitions and stores.",
         )
     problems: list[str] = []
-    manifests = _manifests(storage, listing, problems)
-    named: dict[str, list[int]] = {}
     shown = []
+    named: dict[str, set[int]] = {}  # versions of snapshots by the keys of their SSTs
     before: set[str] = set()
-    for manifest in manifests:
-        sizes = {sst.key: sst.size_bytes for sst in manifest.ssts}
-        shared = sum(size for key, size in sizes.items() if key in before)
-        own = manifest.total_bytes - shared
-        keys, at_ms = manifest.keys, manifest.created_ms
-        shown.append((manifest.version, manifest.id, keys, at_ms, own, shared))
+    for manifest in _manifests(storage, listing, problems):
+        sizes = manifest.sst_sizes(store)
+        # What a rescale put together names SSTs of before it alone.
+        shared = sum(size for key, size in sizes.items() if manifest.composed or key in before)
+        own = sum(sizes.values()) - shared
+        shown.append(
+            (manifest.version, manifest.id, manifest.keys, manifest.created_ms, own, shared)
+        )
         for key in sizes:
-            named.setdefault(key, []).append(manifest.version)
+            named.setdefault(key, set()).add(manifest.version)
         before = set(sizes)
+    _add_composed(storage, found, store, named)
     return Anatomy(
         operator=store.operator,
         partition=store.partition,
@@ -113,12 +116,25 @@ def anatomy(storage: Storage, checkpoint: str, store: StoreId) -> Anatomy:
             SharedSst(
                 name=name.rpartition("/")[2],
                 bytes=info.size_bytes,
-                snapshots=tuple(named.get(name, ())),
+                snapshots=tuple(sorted(named.get(info.key, ()))),
             )
             for name, info in sorted(listing.ssts.items(), key=lambda item: item[1].modified_ms)
         ),
         problems=tuple(problems),
     )
+
+
+def _add_composed(
+    storage: Storage, found: Survey, store: StoreId, named: dict[str, set[int]]
+) -> None:
+    """Add what other partitions name: after a rescale the SSTs of a store are parts of several."""
+    for other, listing in found.stores.items():
+        alike = (other.operator, other.name) == (store.operator, store.name)
+        if alike and other != store:
+            for manifest in _manifests(storage, listing, []):
+                if manifest.composed:
+                    for key in manifest.sst_keys(other):
+                        named.setdefault(key, set()).add(manifest.version)
 
 
 def _manifests(storage: Storage, listing: Listing, problems: list[str]) -> list[Manifest]:

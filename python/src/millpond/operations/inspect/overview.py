@@ -56,6 +56,7 @@ class StoreView:
     snapshots: tuple[SnapshotView, ...]  # ascending
     sst_files: int
     sst_bytes: int
+    newest_bytes: int  # SSTs that the newest snapshot of this store or of another one names
     unreferenced_bytes: int  # SSTs that no manifest names, or none yet
     slots: tuple[tuple[int, int], ...]  # owned, half-open; empty if not known
     scalable: bool | None  # None: not known
@@ -209,8 +210,16 @@ def overview(storage: Storage, checkpoint: str, tariff: Tariff | None = None) ->
             for _, manifest in some
             for key in manifest.sst_keys(store)
         }
+        newest = {
+            key
+            for store, some in manifests.items()
+            if some and not _is_removed(found, store)
+            for key in some[-1][1].sst_keys(store)
+        }
         stores = [
-            _store_view(storage, found, store, listing, manifests[store], named, problems, tariff)
+            _store_view(
+                storage, found, store, listing, manifests[store], named, newest, problems, tariff
+            )
             for store, listing in listings.items()
         ]
         operators.append(
@@ -288,6 +297,7 @@ def _store_view(
     listing: Listing,
     manifests: list[tuple[VersionId, Manifest]],
     named: set[str],
+    newest: set[str],
     problems: list[str],
     tariff: Tariff | None,
 ) -> StoreView:
@@ -317,19 +327,11 @@ def _store_view(
         changelogs=len(listing.changelogs),
         changelog_bytes=sum(info.size_bytes for info in listing.changelogs.values()),
         snapshots=tuple(
-            SnapshotView(
-                version=manifest.version,
-                id=manifest.id,
-                manifest=layout.manifest_name(version, found.spark_format if version.id else 1),
-                ssts=len(manifest.ssts),
-                bytes=manifest.total_bytes,
-                keys=manifest.keys,
-                created_ms=manifest.created_ms,
-            )
-            for version, manifest in manifests
+            _snapshot_view(found, store, version, manifest) for version, manifest in manifests
         ),
         sst_files=len(listing.ssts),
         sst_bytes=sum(info.size_bytes for info in listing.ssts.values()),
+        newest_bytes=sum(info.size_bytes for info in listing.ssts.values() if info.key in newest),
         unreferenced_bytes=sum(
             info.size_bytes for info in listing.ssts.values() if info.key not in named
         ),
@@ -340,8 +342,27 @@ def _store_view(
         unscalable_reason=groups.reason if groups is not None else "",
         cost=None
         if tariff is None
-        else store_cost(listing, _restored_sizes(newest_manifest), tariff),
+        else store_cost(
+            listing,
+            [] if newest_manifest is None else list(newest_manifest.sizes(store).values()),
+            tariff,
+        ),
         removed=removed,
+    )
+
+
+def _snapshot_view(
+    found: Survey, store: StoreId, version: VersionId, manifest: Manifest
+) -> SnapshotView:
+    ssts = manifest.sst_sizes(store)
+    return SnapshotView(
+        version=manifest.version,
+        id=manifest.id,
+        manifest=layout.manifest_name(version, found.spark_format if version.id else 1),
+        ssts=len(ssts),
+        bytes=sum(ssts.values()),
+        keys=manifest.keys,
+        created_ms=manifest.created_ms,
     )
 
 
@@ -350,17 +371,6 @@ def _is_removed(found: Survey, store: StoreId) -> bool:
     batch = found.spark.last_committed_batch if found.spark is not None else None
     count = None if batch is None else found.partitions_of(store.operator, batch)
     return count is not None and store.partition >= count
-
-
-def _restored_sizes(manifest: Manifest | None) -> list[int]:
-    """Return the sizes of the files that a restore fetches after the manifest."""
-    if manifest is None:
-        return []
-    ssts = [*manifest.ssts, *(sst for source in manifest.sources for sst in source.ssts)]
-    return [
-        *(sst.size_bytes for sst in ssts),
-        *(changelog.size_bytes for changelog in manifest.changelogs),
-    ]
 
 
 def _newest_header(

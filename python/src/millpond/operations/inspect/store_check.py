@@ -9,8 +9,8 @@ follow.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 
 from millpond.errors import ErrorKind, MillpondError, NotFoundError, UnavailableError
@@ -57,6 +57,23 @@ class Checked:
         mine, more = asdict(self), asdict(other)
         return Checked(**{name: mine[name] + more[name] for name in mine})
 
+    def with_ssts(self, sizes: Mapping[str, int]) -> Checked:
+        """Return it with the SSTs whose sizes in bytes these are, by key."""
+        return replace(self, ssts=len(sizes), sst_bytes=sum(sizes.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class PartCheck:
+    """What was read of a part of what is checked, and all problems.
+
+    ssts: size in bytes of those that are whole, by key. `checked` does not count them: after a
+    rescale several stores name the same ones.
+    """
+
+    checked: Checked
+    problems: list[Problem]
+    ssts: Mapping[str, int] = field(default_factory=dict)
+
 
 class _Vanished(Exception):
     """A listed file is gone: a running query collected it, or somebody deleted it.
@@ -65,8 +82,8 @@ class _Vanished(Exception):
     """
 
 
-def verify_store(storage: Storage, found: Survey, store: StoreId) -> tuple[Checked, list[Problem]]:
-    """Read one store back. Return how much was read, and all problems.
+def verify_store(storage: Storage, found: Survey, store: StoreId) -> PartCheck:
+    """Read one store back.
 
     Raises: UnavailableError: storage or local disk.
     """
@@ -76,7 +93,7 @@ def verify_store(storage: Storage, found: Survey, store: StoreId) -> tuple[Check
             check.run()
         except _Vanished:
             continue
-        return Checked(**check.read), check.problems
+        return PartCheck(Checked(**check.read), check.problems, check.ssts)
     raise AssertionError("unreachable: the last attempt does not raise")
 
 
@@ -89,7 +106,7 @@ class _StoreCheck:
         self.read = Counter({"stores": 1})  # by field of Checked
         self.problems: list[Problem] = []
         self._bad_ssts: set[str] = set()
-        self._good_ssts: set[str] = set()
+        self.ssts: dict[str, int] = {}  # size in bytes by key, relative to the Spark checkpoint
         self._operators: dict[str, set[int]] = {}  # that changelogs of a run have named so far
         # Versions whose changelog begins with an empty state, and so needs nothing older.
         self._whole: list[int] = []
@@ -193,15 +210,18 @@ class _StoreCheck:
         self.read["manifests"] += 1
         self._key_groups(key, manifest.key_groups, manifest.version)
         if manifest.composed:
+            good = manifest.sst_sizes(self.store)
             for kind, file, message in problems_of_sources(self.storage, manifest):
                 if kind in (ErrorKind.SST_MISSING, ErrorKind.CHANGELOG_MISSING) and not self.last:
                     raise _Vanished
                 self._note(kind, file, message)
+                good.pop(file, None)
+            self.ssts |= good
             return
         whole = True
         for sst in manifest.ssts:
             sst_key = layout.store_key(self.store, sst.key)
-            if sst.key in self._good_ssts:
+            if sst_key in self.ssts:
                 continue
             if sst.key in self._bad_ssts:
                 whole = False
@@ -227,9 +247,7 @@ class _StoreCheck:
                         f"has CRC-32 {crc:08x}, {_name(key)} says {sst.crc32:08x}",
                     )
                 else:
-                    self._good_ssts.add(sst.key)
-                    self.read["ssts"] += 1
-                    self.read["sst_bytes"] += sst.size_bytes
+                    self.ssts[sst_key] = sst.size_bytes
                     continue
             except NotFoundError as e:
                 if not self.last:

@@ -68,13 +68,15 @@ def verify(
     found, of_logs = verify_logs(storage, checkpoint)
     problems = [*problems_of_claim(storage), *of_logs]
     checked = Checked()
+    ssts: dict[str, int] = {}  # size in bytes by key
     for done, store in enumerate(found.stores, 1):
-        more, wrong = verify_store(storage, found, store)
-        checked += more
-        problems += wrong
+        part = verify_store(storage, found, store)
+        checked += part.checked
+        ssts |= part.ssts
+        problems += part.problems
         if progress is not None:
             progress(done, len(found.stores))
-    report = VerifyReport(checkpoint, checked, problems)
+    report = VerifyReport(checkpoint, checked.with_ssts(ssts), problems)
     if report.ok or report.unfinished:
         return report
     damaged = {problem.file for problem in problems}

@@ -18,7 +18,7 @@ from millpond.errors import (
 from millpond.format import layout
 from millpond.model.ids import StoreId
 from millpond.operations.inspect.logs import Problem
-from millpond.operations.inspect.store_check import Checked, verify_store
+from millpond.operations.inspect.store_check import Checked, PartCheck, verify_store
 from millpond.operations.inspect.verify import verify_logs
 from millpond.operations.notebook import (
     NUMBER,
@@ -274,8 +274,11 @@ def verify_savepoint(
     results = engine.map(_verify_part, _Verified(root, index, found), jobs)
     known = {problem.file for problem in every}
     checked = Checked()
-    for done, (job, (more, problems)) in enumerate(zip(jobs, results, strict=True), 1):
-        checked += more
+    ssts: dict[str, int] = {}  # size in bytes by key
+    for done, (job, part) in enumerate(zip(jobs, results, strict=True), 1):
+        checked += part.checked
+        ssts |= part.ssts
+        problems = part.problems
         mine = {problem.file for problem in problems}
         if isinstance(job, StoreId) and index.format == CANONICAL:
             # The check sums have told already what is wrong with the tables of this store.
@@ -292,7 +295,7 @@ def verify_savepoint(
             savepoint_image(storage, index)
         except FormatError as e:
             every.append(_problem(layout.SAVEPOINT_KEY, e))
-    return SavepointReport(root, len(keys), size_bytes, checked, every)
+    return SavepointReport(root, len(keys), size_bytes, checked.with_ssts(ssts), every)
 
 
 _Job = StoreId | tuple[str, ...]  # a store, or keys of files
@@ -313,33 +316,33 @@ def _batches_of(keys: list[str]) -> Iterator[tuple[str, ...]]:
     return (tuple(keys[number::count]) for number in range(count))
 
 
-def _verify_part(what: _Verified, job: _Job) -> tuple[Checked, list[Problem]]:
+def _verify_part(what: _Verified, job: _Job) -> PartCheck:
     """Check the sums of some files, or read one store."""
     storage = open_storage(what.root)
     if not isinstance(job, StoreId):
         wrong = [key for key in job if _crc32(storage, key) != what.index.files[key].crc32]
-        return Checked(), [_problem(key, damaged("its check sum does not match")) for key in wrong]
+        told = damaged("its check sum does not match")
+        return PartCheck(Checked(), [_problem(key, told) for key in wrong])
     if what.found is not None:
         return verify_store(storage, what.found, job)
     return _verify_tables(storage, what.index, job)
 
 
-def _verify_tables(
-    storage: Storage, index: SavepointIndex, store: StoreId
-) -> tuple[Checked, list[Problem]]:
+def _verify_tables(storage: Storage, index: SavepointIndex, store: StoreId) -> PartCheck:
     """Read the tables of a store."""
     from millpond.state.canonical import CanonicalRows  # start-up time: pyarrow
 
     rows = CanonicalRows(storage, index)
     entries = 0
+    problems = []
     try:
         for table in index.tables:
             if table.store == store:
                 for some in rows.table_rows(table):
                     entries += len(some.keys)
     except FormatError as e:
-        return Checked(stores=1, entries=entries), [_problem(layout.store_dir(store), e)]
-    return Checked(stores=1, entries=entries), []
+        problems.append(_problem(layout.store_dir(store), e))
+    return PartCheck(Checked(stores=1, entries=entries), problems)
 
 
 @takes_options

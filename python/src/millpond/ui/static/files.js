@@ -80,12 +80,12 @@ export function storage(place, get) {
   };
   const kinds = (s, all) => {
     const of = (name) => sum(all.map((x) => x[name]));
-    const newest = sum(all.map((x) => (x.snapshots.length ? x.snapshots[x.snapshots.length - 1].bytes : 0)));
+    const newest = of("newest_bytes");
     top.replaceChildren(
       facts([["In all", bytes(total)], ["Files", count(sum(s.kinds.map((k) => k.files)))], ["Stores", count(all.length)]]),
       table([["Kind", (k) => k.kind], ["Files", (k) => count(k.files), "n"], ["Size", (k) => bytes(k.bytes), "n"], ["", (k) => bar(k.bytes, total, 240)]],
         s.kinds.filter((k) => k.files), { "aria-label": "Storage by kind" }),
-      note(`Of the SSTs the newest snapshots name ${bytes(newest)}, only older ones ${bytes(Math.max(0, of("sst_bytes") - of("unreferenced_bytes") - newest))},`
+      note(`Of the SSTs the newest snapshots name ${bytes(newest)}, only older ones ${bytes(of("sst_bytes") - of("unreferenced_bytes") - newest)},`
         + ` none, or none yet, ${bytes(of("unreferenced_bytes"))}.`));
   };
   const retention = (q) => {
