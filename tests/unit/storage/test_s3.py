@@ -23,6 +23,7 @@ from millpond.errors import (
 )
 from millpond.storage import Storage, s3_client
 from millpond.storage.memory import MemoryStorage
+from millpond.storage.paging import list_by_pages
 from millpond.storage.s3 import S3Storage
 from millpond.storage.s3_client import S3Client
 from millpond.testing.storage_contract import StorageContract
@@ -141,6 +142,20 @@ def test_a_listing_of_many_pages(s3: S3Storage, monkeypatch: pytest.MonkeyPatch)
     for i in range(8):
         s3.put_bytes(f"a/{i}", b"x")
     assert [info.key for info in s3.list("a/")] == [f"a/{i}" for i in range(8)]
+
+
+def test_a_listing_by_pages_holds_one_page(
+    server: S3Server, s3: S3Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MOTO_S3_DEFAULT_MAX_KEYS", "3")
+    for i in range(8):
+        s3.put_bytes(f"a/{i}", b"x")
+    server.counts.clear()
+    listed = list_by_pages(s3, "a/")
+    keys = [next(listed).key for _ in range(3)]
+    assert server.counts["LIST"] == 1
+    assert sorted([*keys, *(info.key for info in listed)]) == [f"a/{i}" for i in range(8)]
+    assert server.counts["LIST"] == 3
 
 
 def test_markers_of_directories_are_no_objects(s3: S3Storage, client: S3Client) -> None:

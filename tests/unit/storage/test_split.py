@@ -17,6 +17,7 @@ from millpond.storage import (
     StorageSettings,
     open_checkpoint,
 )
+from millpond.storage.paging import list_by_pages
 from millpond.storage.place import read_place, settle_place
 from millpond.storage.split import SplitStorage
 from millpond.testing.storage_contract import StorageContract
@@ -70,6 +71,7 @@ def test_every_key_has_one_place() -> None:
     for prefix in [*prefixes, "offsets/", "m", "millpond/s", "state/0/_metadata/v2/"]:
         expected = sorted(key for key in SPARKS + OURS if key.startswith(prefix))
         assert [info.key for info in split.list(prefix)] == expected, prefix
+        assert sorted(info.key for info in list_by_pages(split, prefix)) == expected, prefix
     split.delete(SPARKS + OURS)
     assert list(split.list("")) == []
 

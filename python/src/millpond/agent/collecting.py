@@ -6,32 +6,44 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 
 from millpond.agent.context import CheckpointContext, StoreContext
 from millpond.errors import ErrorKind, MillpondError, NotFoundError
 from millpond.events import emit
 from millpond.format import layout
-from millpond.format.manifest import decode_manifest
 from millpond.format.sealed import seal, unseal
-from millpond.model.ids import DEFAULT_STORE, StoreId, VersionId
+from millpond.model.ids import DEFAULT_STORE, VersionId
 from millpond.spark.metadata import read_spark_metadata
 from millpond.storage import ObjectInfo, is_there
 from millpond.storage.growing import drop_unfinished
 from millpond.store.collection import announcements, pins, plan
+from millpond.store.collection.survey import CACHEABLE_AGE_MS, Marks, Survey, survey
 from millpond.store.committed import is_committed
-from millpond.store.files import Listing, list_stores
+from millpond.store.files import read_listing
 
 log = logging.getLogger(__name__)
 
 GC_PREFIX = f"{layout.MILLPOND_DIR}/gc/"
 _CANDIDATES_KIND = "gc"
-# A younger file could be replaced within the resolution of its modification time.
-_CACHEABLE_AGE_MS = 2_000
 # An upload that nobody finished for this long has no writer any more. If it has one, its commit or
 # its snapshot sends the file again.
 UNFINISHED_MS = 86_400_000
 _DROP_EACH_MS = 3_600_000  # to look for them costs a listing
+
+
+@dataclass(slots=True)
+class _Deleted:
+    """What a collection has deleted so far."""
+
+    files: int = 0
+    size_bytes: int = 0
+
+    def add(self, infos: Iterable[ObjectInfo]) -> None:
+        for info in infos:
+            self.files += 1
+            self.size_bytes += info.size_bytes
 
 
 def collect(
@@ -54,22 +66,20 @@ def collect(
     proven = anchor.version > 0 and _is_proven(context, anchor)
     pinned = context.checkpoint.pins.read(context.storage, now_ms=now_ms)
     known = anchor if proven else None
-    deleted = _expire(context, known, pinned, now_ms)
+    deleted = _Deleted()
+    deleted.add(_expire(context, known, pinned, now_ms))
     context.last_collect_ms = now_ms
     if _sweeps(context):
-        deleted += _sweep_now_and_then(context, known, pinned, force, interval_ms, now_ms)
-    if deleted:
+        _sweep_now_and_then(context, known, pinned, deleted, force, interval_ms, now_ms)
+    if deleted.files:
         emit(
             "files_deleted",
             **context.event_fields,
             version=anchor.version,
-            files=len(deleted),
-            bytes=sum(info.size_bytes for info in deleted),
+            files=deleted.files,
+            bytes=deleted.size_bytes,
         )
-    return {
-        "deleted_files": len(deleted),
-        "deleted_bytes": sum(info.size_bytes for info in deleted),
-    }
+    return {"deleted_files": deleted.files, "deleted_bytes": deleted.size_bytes}
 
 
 def _is_over(interval_ms: int, since_ms: int, now_ms: int) -> bool:
@@ -99,7 +109,7 @@ def _expire(
         now_ms=now_ms,
         pinned=pinned,
     )
-    files.forget_young(now_ms - _CACHEABLE_AGE_MS)
+    files.forget_young(now_ms - CACHEABLE_AGE_MS)
     if expiry.reason:
         # An executor that lost the store to another one misses what that one has collected. Spark
         # soon tells it to let go.
@@ -176,25 +186,27 @@ def _sweep_now_and_then(
     context: StoreContext,
     anchor: VersionId | None,
     pinned: frozenset[str],
+    deleted: _Deleted,
     force: bool,
     interval_ms: int,
     now_ms: int,
-) -> list[ObjectInfo]:
+) -> None:
     checkpoint, operator = context.checkpoint, context.store.operator
     with checkpoint.lock:
         due = _is_over(interval_ms, checkpoint.last_sweep_ms.get(operator, 0), now_ms)
         if operator in checkpoint.sweeping or not (force or due):
-            return []
+            return
         checkpoint.sweeping.add(operator)
         checkpoint.last_sweep_ms[operator] = now_ms
     try:
         grace_ms = context.option_int("gc.graceMs")
-        listings = _list_operator(checkpoint, operator)
-        deleted = _sweep(checkpoint, operator, listings, grace_ms, now_ms)
+        # Empty when this executor sweeps for the first time: then every SST waits.
+        before = checkpoint.marks.get(operator, {})
+        seen = _survey(checkpoint, operator, pinned, now_ms)
+        deleted.add(_sweep(checkpoint, operator, seen, before, pinned, grace_ms, now_ms))
         _drop_unfinished(checkpoint, operator, now_ms)
-        if anchor is None:
-            return deleted
-        return deleted + _clear_after_rescale(context, anchor, listings, pinned, grace_ms, now_ms)
+        if anchor is not None:
+            _clear_after_rescale(context, anchor, seen, pinned, deleted, grace_ms, now_ms)
     finally:
         with checkpoint.lock:
             checkpoint.sweeping.discard(operator)
@@ -203,7 +215,9 @@ def _sweep_now_and_then(
 def _sweep(
     checkpoint: CheckpointContext,
     operator: int,
-    listings: Mapping[StoreId, Listing],
+    seen: Survey,
+    before: Marks,
+    pinned: frozenset[str],
     grace_ms: int,
     now_ms: int,
 ) -> list[ObjectInfo]:
@@ -214,26 +228,21 @@ def _sweep(
     Returns: the files that were deleted.
     """
     started = time.monotonic()
-    # Empty when this executor sweeps for the first time: then every SST waits.
-    before = checkpoint.marks.get(operator, {})
     try:
-        referenced = _mark(checkpoint, operator, listings, now_ms)
+        seen.check()
         candidates = _load_candidates(checkpoint, operator)
-        ssts = [info for listing in listings.values() for info in listing.ssts.values()]
-        staging = [info for listing in listings.values() for info in listing.staging]
         # One that was replaced is still listed: restores may have begun with what it said before.
-        listed = {i.key for listing in listings.values() for i in listing.manifests.values()}
-        gone = (named for key, (_, named) in before.items() if key not in listed)
+        gone = (named for key, (_, named) in before.items() if key not in seen.manifests)
         sweep = plan.plan_sweep(
-            ssts,
-            staging,
-            referenced,
+            seen.ssts,
+            seen.staging,
+            seen.referenced,
             candidates,
             released=frozenset().union(*gone),
             grace_ms=grace_ms,
             now_ms=now_ms,
         )
-        doomed = _delete(checkpoint, operator, sweep.doomed, now_ms)
+        doomed = _delete(checkpoint, operator, sweep.doomed, pinned, now_ms)
     except MillpondError as e:
         log.warning("operator %d is not swept: %s", operator, e)
         return []
@@ -268,7 +277,11 @@ def _drop_unfinished(checkpoint: CheckpointContext, operator: int, now_ms: int) 
 
 
 def _delete(
-    checkpoint: CheckpointContext, operator: int, doomed: tuple[ObjectInfo, ...], now_ms: int
+    checkpoint: CheckpointContext,
+    operator: int,
+    doomed: tuple[ObjectInfo, ...],
+    pinned: frozenset[str],
+    now_ms: int,
 ) -> tuple[ObjectInfo, ...]:
     """Delete the files that no manifest names even now.
 
@@ -280,72 +293,48 @@ def _delete(
     notice = announcements.announce(checkpoint.storage, operator, (info.key for info in doomed))
     # A manifest that was published after the listing may name a doomed SST. From here on its
     # publisher sees the announcement.
-    again = _mark(checkpoint, operator, _list_operator(checkpoint, operator), now_ms)
+    again = _survey(checkpoint, operator, pinned, now_ms)
+    again.check()
     if not announcements.withdraw_abandoned(checkpoint.storage, operator, notice):
         log.warning(
             "operator %d: nothing is deleted: the sweep took so long that another one withdrew it",
             operator,
         )
         return ()
-    doomed = tuple(info for info in doomed if info.key not in again)
+    doomed = tuple(info for info in doomed if info.key not in again.referenced)
     checkpoint.storage.delete(info.key for info in doomed)
     checkpoint.storage.delete([notice])
     return doomed
 
 
-def _list_operator(checkpoint: CheckpointContext, operator: int) -> dict[StoreId, Listing]:
-    return list_stores(checkpoint.storage, layout.operator_dir(operator) + "/")
-
-
-def _mark(
-    checkpoint: CheckpointContext, operator: int, listings: Mapping[StoreId, Listing], now_ms: int
-) -> set[str]:
-    """Return the keys of all SSTs and changelogs that the listed manifests name.
-
-    Raises: MillpondError: a manifest cannot be read.
-    """
-    referenced: set[str] = set()
-    seen: dict[str, tuple[ObjectInfo, frozenset[str]]] = {}
+def _survey(
+    checkpoint: CheckpointContext, operator: int, pinned: frozenset[str], now_ms: int
+) -> Survey:
     known = checkpoint.marks.get(operator, {})
-    for store, listing in listings.items():
-        for info in listing.manifests.values():
-            entry = known.get(info.key)
-            if entry is None or entry[0] != info:
-                try:
-                    manifest = decode_manifest(checkpoint.storage.read(info.key), name=info.key)
-                except NotFoundError:
-                    continue  # it expired after the listing: it names nothing any more
-                entry = (info, frozenset((*manifest.sst_keys(store), *manifest.changelog_keys())))
-            if now_ms - info.modified_ms >= _CACHEABLE_AGE_MS:
-                seen[info.key] = entry
-            referenced |= entry[1]
-    checkpoint.marks[operator] = seen
-    return referenced
+    seen = survey(checkpoint.storage, operator, known, pinned, now_ms=now_ms)
+    if seen.unreadable is None:
+        checkpoint.marks[operator] = seen.marks
+    return seen
 
 
 def _clear_after_rescale(
     context: StoreContext,
     anchor: VersionId,
-    listings: Mapping[StoreId, Listing],
+    seen: Survey,
     pinned: frozenset[str],
+    deleted: _Deleted,
     grace_ms: int,
     now_ms: int,
-) -> list[ObjectInfo]:
+) -> None:
     """Delete what a rescale left behind: files of partitions that are gone, and pins of changelogs
     that no manifest names any more.
     """
-    checkpoint, storage, operator = context.checkpoint, context.storage, context.store.operator
+    storage, operator = context.storage, context.store.operator
     oldest_retained = anchor.version - context.retain_versions + 1
-    deleted: list[ObjectInfo] = []
     try:
         partitions = read_spark_metadata(storage, batches=(), operators=()).partitions
-        if partitions is None or not listings:
-            return []
-        left = plan.plan_left_behind(
-            listings, partitions, oldest_retained, grace_ms=grace_ms, now_ms=now_ms, pinned=pinned
-        )
-        # Before manifests are read: a damaged one among these would stay, and stop all sweeps.
-        deleted += _delete_if_proven(context, anchor, left)
+        if partitions is None:
+            return
         rescale_pins = [
             info
             for info in storage.list(layout.PINS_PREFIX)
@@ -354,25 +343,34 @@ def _clear_after_rescale(
             and named[1] < anchor.version  # the listing may be older than a later rescale
             and now_ms - info.modified_ms >= grace_ms
         ]
+        for store, extent in seen.stores.items():
+            if store.partition < partitions or not extent.is_over(
+                oldest_retained, grace_ms=grace_ms, now_ms=now_ms
+            ):
+                continue
+            doomed = plan.plan_left_behind(
+                read_listing(storage, store),
+                oldest_retained,
+                grace_ms=grace_ms,
+                now_ms=now_ms,
+                pinned=pinned,
+            )
+            if doomed and not _is_still_proven(context, anchor):
+                return
+            storage.delete(info.key for info in doomed)
+            deleted.add(doomed)
         if rescale_pins:
-            referenced = _mark(checkpoint, operator, listings, now_ms)
-            unused = [
-                info for info in rescale_pins if not referenced & pins.pinned_by(storage, info.key)
+            seen.check()
+            doomed = [
+                info
+                for info in rescale_pins
+                if not seen.referenced & pins.pinned_by(storage, info.key)
             ]
-            deleted += _delete_if_proven(context, anchor, unused)
+            if doomed and _is_still_proven(context, anchor):
+                storage.delete(info.key for info in doomed)
+                deleted.add(doomed)
     except MillpondError as e:
         log.warning("operator %d: what a rescale left behind is not cleared: %s", operator, e)
-    return deleted
-
-
-def _delete_if_proven(
-    context: StoreContext, anchor: VersionId, doomed: list[ObjectInfo]
-) -> list[ObjectInfo]:
-    """Delete files unless somebody has gone back behind the anchor. Return those deleted."""
-    if not doomed or not _is_still_proven(context, anchor):
-        return []
-    context.storage.delete(info.key for info in doomed)
-    return doomed
 
 
 def _candidates_key(operator: int) -> str:

@@ -24,12 +24,13 @@ from millpond.model.json_fields import JsonFields
 from millpond.query.expected import schema_keys
 from millpond.spark.log_entries import OperatorInfo
 from millpond.spark.metadata import SparkMetadata, read_operator_info, read_spark_metadata
-from millpond.storage import ObjectInfo, Storage
+from millpond.storage import Storage
 from millpond.storage.owner import claim
 from millpond.storage.parallel import Parallel
 from millpond.storage.settings import HandedOver, StorageSettings, storage_settings
 from millpond.store.by_name import UnlistedFiles
 from millpond.store.collection.pins import Pins
+from millpond.store.collection.survey import Marks
 from millpond.store.files import StoreFiles
 from millpond.store.restore.execute import Fetching
 from millpond.store.sst_cache import SstCache, cache_directory
@@ -69,9 +70,8 @@ class CheckpointContext:
     last_sweep_ms: dict[int, int] = field(default_factory=dict)  # operator -> time
     sweeping: set[int] = field(default_factory=set)  # operators
     last_drop_ms: dict[int, int] = field(default_factory=dict)  # operator -> time
-    # Operator -> key of a manifest -> the file that was read, and the SSTs that it names. Only the
-    # thread that sweeps the operator uses it.
-    marks: dict[int, dict[str, tuple[ObjectInfo, frozenset[str]]]] = field(default_factory=dict)
+    # Of operators. Only the thread that sweeps the operator uses it.
+    marks: dict[int, Marks] = field(default_factory=dict)
     pins: Pins = field(default_factory=Pins)
     # Kept only where the file is not local: once written, it never changes.
     format: CheckpointFormat | None = None

@@ -306,26 +306,34 @@ class LocalStorage:
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         check_prefix(prefix)
-        directory = prefix.rpartition("/")[0]
-        return iter(sorted(self._walk(directory, prefix), key=lambda info: info.key))
+        return self._walk(prefix.rpartition("/")[0], prefix)
 
     def _walk(self, directory: str, prefix: str) -> Iterator[ObjectInfo]:
         path = os.path.join(self.root, directory) if directory else self.root
         try:
             with os.scandir(path) as entries:
-                for entry in entries:
-                    key = f"{directory}/{entry.name}" if directory else entry.name
-                    if entry.is_dir(follow_symlinks=False):
-                        if key.startswith(prefix) or prefix.startswith(key + "/"):
-                            yield from self._walk(key, prefix)
-                    elif key.startswith(prefix):
-                        with suppress(FileNotFoundError):  # deleted since the directory was read
-                            info = entry.stat()
-                            yield ObjectInfo(key, info.st_size, info.st_mtime_ns // 1_000_000)
+                # What is in a folder has the folder's name and a slash at its beginning.
+                found = sorted(
+                    (entry.name + "/" * entry.is_dir(follow_symlinks=False), entry)
+                    for entry in entries
+                )
         except (FileNotFoundError, NotADirectoryError):
             return  # no such directory: no objects
         except OSError as e:
             raise translate(e, f"listing {directory or self.root}") from e
+        for name, entry in found:
+            key = f"{directory}/{name}" if directory else name
+            if name.endswith("/"):
+                if key.startswith(prefix) or prefix.startswith(key):
+                    yield from self._walk(key[:-1], prefix)
+            elif key.startswith(prefix):
+                try:
+                    info = entry.stat()
+                except FileNotFoundError:
+                    continue  # deleted since the directory was read
+                except OSError as e:
+                    raise translate(e, f"listing {directory or self.root}") from e
+                yield ObjectInfo(key, info.st_size, info.st_mtime_ns // 1_000_000)
 
     # ---- deleting
 

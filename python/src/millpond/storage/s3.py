@@ -168,9 +168,9 @@ class S3Storage:
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         # Some servers list folder by folder: `a/b` before `a-z`.
-        return iter(sorted(self._listed(prefix), key=lambda info: info.key))
+        return iter(sorted(self.list_by_pages(prefix), key=lambda info: info.key))
 
-    def _listed(self, prefix: str) -> Iterator[ObjectInfo]:
+    def list_by_pages(self, prefix: str) -> Iterator[ObjectInfo]:
         check_prefix(prefix)
         start = self._root + prefix
         token: str | None = None

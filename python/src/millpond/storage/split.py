@@ -5,12 +5,15 @@ Callers see one storage.
 
 from __future__ import annotations
 
+import builtins
 import heapq
-from collections.abc import Iterable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator
 
 from millpond.format import layout
 from millpond.storage.base import Copied, ObjectInfo, Storage
 from millpond.storage.keys import check_key, check_prefix
+from millpond.storage.paging import list_by_pages
 from millpond.storage.usage import usage_of
 
 
@@ -56,13 +59,24 @@ class SplitStorage:
         return self.side_of(key).stat(key)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        places = self._listed(prefix, lambda place: place.list(prefix))
+        return heapq.merge(*places, key=lambda info: info.key)
+
+    def list_by_pages(self, prefix: str) -> Iterator[ObjectInfo]:
+        return itertools.chain(*self._listed(prefix, lambda place: list_by_pages(place, prefix)))
+
+    def _listed(
+        self, prefix: str, listing: Callable[[Storage], Iterator[ObjectInfo]]
+    ) -> builtins.list[Iterator[ObjectInfo]]:
+        """Return what belongs to each place that can have objects with the prefix."""
         check_prefix(prefix)
         side = layout.side_of_prefix(prefix)
         if side is not None:
-            return (self.spark if side else self.state).list(prefix)
-        ours = (info for info in self.state.list(prefix) if not layout.is_sparks(info.key))
-        theirs = (info for info in self.spark.list(prefix) if layout.is_sparks(info.key))
-        return heapq.merge(ours, theirs, key=lambda info: info.key)
+            return [listing(self.spark if side else self.state)]
+        return [
+            (info for info in listing(self.state) if not layout.is_sparks(info.key)),
+            (info for info in listing(self.spark) if layout.is_sparks(info.key)),
+        ]
 
     def delete(self, keys: Iterable[str]) -> None:
         spark: list[str] = []

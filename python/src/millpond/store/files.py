@@ -16,6 +16,7 @@ from millpond.format.changelog import END_MAGIC, MAGIC, ChangelogHeader, read_he
 from millpond.format.manifest import Manifest, decode_manifest
 from millpond.model.ids import StoreId, VersionId
 from millpond.storage import ObjectInfo, Storage
+from millpond.storage.paging import list_by_pages
 
 # Files of Spark's own providers: HDFS (`12.delta`, `12.snapshot`) and RocksDB (`12.zip`,
 # `12_<uuid>.zip`, `12_<uuid>.changelog`).
@@ -68,7 +69,7 @@ def list_state(storage: Storage, prefix: str) -> Iterator[ObjectInfo]:
     """
     prefixes = [prefix]
     while prefixes:
-        for info in storage.list(prefixes.pop()):
+        for info in list_by_pages(storage, prefixes.pop()):
             parsed = layout.parse_key(info.key)
             if (parsed is None or parsed.file is None) and _is_link(storage, info.key):
                 prefixes.append(info.key + "/")

@@ -25,9 +25,10 @@ from dataclasses import dataclass
 from millpond.errors import FormatError, NotFoundError
 from millpond.format.changelog import ChangelogHeader
 from millpond.format.manifest import Manifest
-from millpond.model.ids import StoreId, VersionId
+from millpond.model.ids import VersionId
 from millpond.model.lineage import walk
 from millpond.storage import ObjectInfo
+from millpond.store.collection.survey import Extent
 from millpond.store.files import Listing, StoreFiles
 from millpond.store.restore.plan import checked_header
 
@@ -236,29 +237,25 @@ def plan_sweep(
 
 
 def plan_left_behind(
-    listings: Mapping[StoreId, Listing],
-    partitions: int,
+    listing: Listing,
     oldest_retained: int,
     *,
     grace_ms: int,
     now_ms: int,
     pinned: Collection[str] = (),
 ) -> list[ObjectInfo]:
-    """Return the changelogs and manifests of partitions that a rescale removed, once no retained
-    version needs them.
+    """Return the changelogs and manifests of one store of a partition that a rescale removed, once
+    no retained version needs them.
 
     No task opens such a partition any more, so no task expires its files.
 
     Args:
-        partitions: how many the query has now.
         oldest_retained: the oldest version that must stay restorable.
     """
-    doomed: list[ObjectInfo] = []
-    for store, listing in listings.items():
-        if store.partition < partitions:
-            continue
-        files = [*listing.changelogs.items(), *listing.manifests.items()]
-        expired = all(version.version < oldest_retained for version, _ in files)
-        if expired and all(now_ms - info.modified_ms >= grace_ms for _, info in files):
-            doomed += [info for _, info in files if info.key not in pinned]
-    return doomed
+    files = [*listing.changelogs.items(), *listing.manifests.items()]
+    extent = Extent()
+    for version, info in files:
+        extent.add(version, info, pinned)
+    if not extent.is_over(oldest_retained, grace_ms=grace_ms, now_ms=now_ms):
+        return []
+    return [info for _, info in files if info.key not in pinned]
