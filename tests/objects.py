@@ -8,9 +8,25 @@ from pathlib import Path
 from typing import Any
 
 from millpond.agent.service import AgentService
-from millpond.storage import MemoryStorage
+from millpond.storage import MemoryStorage, Storage
 from millpond.testing.faults import Fault, FaultyStorage, Operation
 from tests.agent_driver import Provider
+
+
+class NoWholeReads(MemoryStorage):
+    """A copy of a local storage, of which nobody may read a changelog or an SST into memory."""
+
+    def __init__(self, storage: Storage) -> None:
+        super().__init__()
+        for info in storage.list(""):
+            self.put_bytes(info.key, storage.read(info.key))
+
+    def read(self, key: str) -> bytes:
+        assert not key.endswith((".changelog", ".sst")), key
+        return super().read(key)
+
+    def get_to_file(self, key: str, local_path: str, *, link: bool = False) -> None:
+        Path(local_path).write_bytes(super().read(key))
 
 
 class Objects:

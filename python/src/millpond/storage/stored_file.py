@@ -6,11 +6,12 @@ copy of this machine.
 
 from __future__ import annotations
 
-import io
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import BinaryIO
 
+from millpond.local.scratch import scratch_directory
 from millpond.storage.base import Storage
 from millpond.storage.local import translate, translate_restored
 
@@ -45,11 +46,11 @@ def stored_file(storage: Storage, key: str, *, copy: str | None = None) -> Itera
     """Open an object, to be read from its beginning to its end.
 
     Args:
-        copy: as for `stored_path`; None: read the object into memory.
-    Raises: as `stored_path`.
+        copy: as for `stored_path`; None: in a temporary directory of its own.
+    Raises: as `stored_path`, and as `scratch_directory`.
     """
-    if copy is None and storage.local_path(key) is None:
-        yield io.BytesIO(storage.read(key))
-        return
-    with stored_path(storage, key, copy or "") as path, open(path, "rb") as file:
-        yield file
+    with ExitStack() as stack:
+        if copy is None and storage.local_path(key) is None:
+            copy = os.path.join(stack.enter_context(scratch_directory("reading")), "copy")
+        path = stack.enter_context(stored_path(storage, key, copy or ""))
+        yield stack.enter_context(open(path, "rb"))

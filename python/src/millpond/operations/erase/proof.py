@@ -31,14 +31,12 @@ from millpond.storage import ObjectInfo, Storage
 from millpond.storage.sums import size_and_crc32
 from millpond.store.files import StoreFiles, list_stores
 
-_MOST_NEEDLES = 1000  # each block is searched for each of them
-
 
 class Search:
     """Searches bytes for those of a key and of its values."""
 
     def __init__(self, found: Found) -> None:
-        self._needles = [*sorted(found.keys), *sorted(found.values)][:_MOST_NEEDLES]
+        self._needles = found.needles()
         self.files = self.raw_bytes = 0
         self.unread: list[str] = []
         self._hits: dict[str, set[bytes]] = {}
@@ -118,9 +116,7 @@ def _masked(
     parsed = layout.parse_key(info.key)
     match parsed.file if parsed is not None else None:
         case layout.ChangelogFile():
-            reader, blocks = changelog_blocks(storage, info.key)
-            families = {family.id: family for family in reader.header.column_families}
-            for raw, records in blocks:
+            for families, raw, records in changelog_blocks(storage, info.key):
                 keys = [record.key for record in records]
                 yield raw, mask_of(matcher, name, families, keys) if mine else none
         case layout.ManifestFile(version):

@@ -11,7 +11,8 @@ class Proof:
     """What was searched.
 
     files, raw_bytes: files, and their bytes after decompression.
-    needles: how many different byte strings, of keys and of values, were looked for.
+    needles: how many different byte strings, of keys and of values, were looked for: 1,000 at most,
+        and of each the first 16 KiB.
     elsewhere: files in which such bytes are a part of rows with other keys, and how many of these
         strings are in each.
     unread: files of other operators that are damaged.

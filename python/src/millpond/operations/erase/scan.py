@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import io
-import zlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -12,6 +11,7 @@ import numpy.typing as npt
 
 from millpond.errors import ErrorKind, FormatError, NotFoundError, UnsupportedError
 from millpond.format.changelog import ChangelogReader, Record, parse_records
+from millpond.format.checksums import stream_crc32
 from millpond.format.manifest import Manifest
 from millpond.format.sst_blocks import data_blocks
 from millpond.local.rocks_manifest import key_bounds
@@ -19,18 +19,22 @@ from millpond.model.json_fields import ColumnFamily
 from millpond.operations.erase.matching import Mask, Matcher
 from millpond.query.row_source import PHYSICAL_PREFIX_BYTES, SLOT_BYTES
 from millpond.storage import ObjectInfo, Storage
+from millpond.storage.stored_file import stored_file
 from millpond.store.files import Listing, StoreFiles
 
 Families = Mapping[int, ColumnFamily]
 Places = npt.NDArray[np.intp]
+
+_MOST_NEEDLES = 1000  # each block is searched for each of them
+_NEEDLE_BYTES = 16 * 1024  # of a longer key or value the beginning is looked for
 
 
 @dataclass(slots=True)
 class Found:
     """What was found of a key.
 
-    keys, values: their bytes; keys without their places. rows: entries in files. live: keys of the
-    newest versions.
+    keys, values: their bytes, of the first ones in their order, and up to `_NEEDLE_BYTES` of each;
+    keys without their places. rows: entries in files. live: keys of the newest versions.
     """
 
     keys: set[bytes] = field(default_factory=set)
@@ -41,9 +45,23 @@ class Found:
     def add(self, key: bytes, family: ColumnFamily, value: bytes | None) -> None:
         """Note an entry of the key."""
         self.rows += 1
-        self.keys.add(bare(key, family))
+        self.note(bare(key, family), value)
+
+    def note(self, key: bytes, value: bytes | None) -> None:
+        """Note what to look for. Args: key: without its place."""
+        _keep(self.keys, key)
         if value:
-            self.values.add(value)
+            _keep(self.values, value)
+
+    def needles(self) -> list[bytes]:
+        """Return what to look for: of keys, then of values."""
+        return [*sorted(self.keys), *sorted(self.values)][:_MOST_NEEDLES]
+
+
+def _keep(kept: set[bytes], needle: bytes) -> None:
+    kept.add(needle[:_NEEDLE_BYTES])
+    if len(kept) >= 2 * _MOST_NEEDLES:
+        kept.difference_update(sorted(kept)[_MOST_NEEDLES:])
 
 
 def bare(key: bytes, family: ColumnFamily) -> bytes:
@@ -85,19 +103,20 @@ def _mask_of_family(
     return matcher.mask(store, family, [bare(keys[n], family) for n in places.tolist()])
 
 
-def changelog_blocks(
-    storage: Storage, key: str
-) -> tuple[ChangelogReader, Iterator[tuple[bytes, list[Record]]]]:
-    """Return the reader of a changelog, and its blocks: raw bytes and records.
+def changelog_blocks(storage: Storage, key: str) -> Iterator[tuple[Families, bytes, list[Record]]]:
+    """Yield the blocks of a changelog: its column families, raw bytes, records.
 
     Raises: as `ChangelogReader`; NotFoundError.
     """
-    reader = ChangelogReader(io.BytesIO(storage.read(key)), name=key)
 
     def fail(message: str) -> FormatError:
         return FormatError(f"{key}: {message}", kind=ErrorKind.CHANGELOG_DAMAGED)
 
-    return reader, ((raw, parse_records(raw, fail)) for raw, _ in reader.blocks())
+    with stored_file(storage, key) as file:
+        reader = ChangelogReader(file, name=key)
+        families = {family.id: family for family in reader.header.column_families}
+        for raw, _ in reader.blocks():
+            yield families, raw, parse_records(raw, fail)
 
 
 def sst_raw_blocks(
@@ -109,11 +128,18 @@ def sst_raw_blocks(
         crc32: what a manifest says of the file; None: no manifest names it.
     Raises: FormatError: SST_DAMAGED.
     """
-    data = storage.read(info.key)
-    if crc32 is not None and zlib.crc32(data) != crc32:
-        raise FormatError(f"{info.key}: its check sum does not match", kind=ErrorKind.SST_DAMAGED)
-    for block in data_blocks(lambda at, n: data[at : at + n], len(data), name=info.key):
-        yield block.raw, block.entries
+    with stored_file(storage, info.key) as file:
+        if crc32 is not None and stream_crc32(file) != crc32:
+            raise FormatError(
+                f"{info.key}: its check sum does not match", kind=ErrorKind.SST_DAMAGED
+            )
+
+        def read(at: int, count: int) -> bytes:
+            file.seek(at)
+            return file.read(count)
+
+        for block in data_blocks(read, file.seek(0, os.SEEK_END), name=info.key):
+            yield block.raw, block.entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,9 +213,7 @@ def find(
     known = described(files, listing)
     store, before, in_doubt = files.store.name, found.rows, False
     for info in listing.changelogs.values():
-        reader, blocks = changelog_blocks(storage, info.key)
-        families = {family.id: family for family in reader.header.column_families}
-        for _, records in blocks:
+        for families, _, records in changelog_blocks(storage, info.key):
             keys = [record.key for record in records]
             for n in np.flatnonzero(mask_of(matcher, store, families, keys)).tolist():
                 record = records[n]
@@ -221,5 +245,6 @@ def find(
             in_doubt = True
     keys = sorted(bounds)
     hits = {bare(keys[n], family) for n, family in ours(keys)}
-    found.keys |= hits
+    for key in hits:
+        found.note(key, None)
     return in_doubt or bool(hits) or found.rows > before

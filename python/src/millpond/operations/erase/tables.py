@@ -74,8 +74,7 @@ def plan_tables(
                     if goes:
                         found.rows += 1
                         found.live += not table.family.internal
-                        found.keys.add(rows.keys[n])
-                        found.values.add(rows.values[n])
+                        found.note(rows.keys[n], rows.values[n])
             if found.rows == before:
                 continue
             changed[table.key] = table

@@ -74,9 +74,7 @@ def records_of_key(
     storage: Storage, files: StoreFiles, key: str, matcher: Matcher
 ) -> Iterator[Record]:
     """Yield the entries of the key in a changelog."""
-    reader, blocks = changelog_blocks(storage, key)
-    families = {family.id: family for family in reader.header.column_families}
-    for _, records in blocks:
+    for families, _, records in changelog_blocks(storage, key):
         mask = mask_of(matcher, files.store.name, families, [record.key for record in records])
         for n in np.flatnonzero(mask).tolist():
             yield records[n]
@@ -172,9 +170,7 @@ def without_key(
 def _write_changes(
     writer: ChangelogWriter, storage: Storage, files: StoreFiles, key: str, matcher: Matcher
 ) -> None:
-    reader, blocks = changelog_blocks(storage, key)
-    families = {family.id: family for family in reader.header.column_families}
-    for _, records in blocks:
+    for families, _, records in changelog_blocks(storage, key):
         mask = mask_of(matcher, files.store.name, families, [record.key for record in records])
         for record, goes in zip(records, mask.tolist(), strict=True):
             if not goes:
