@@ -316,11 +316,15 @@ def test_limits(served: Served) -> None:
     assert _code(large) == "413 REQUEST_TOO_LARGE"
     declared = served.ask("/v1/lookup", method="POST", headers={"content-length": "999999"})
     assert _code(declared) == "413 REQUEST_TOO_LARGE"
-    few = serve_app(served.following, Limits(rows=1))
+    few, small = (
+        serve_app(served.following, limits) for limits in (Limits(rows=1), Limits(answer_bytes=50))
+    )
     body = b'{"keys": [{"k": 0}, {"k": 1}, {"k": 2}, {"k": 3}]}'
     assert len(served.ask("/v1/lookup", method="POST", body=body).json()["rows"]) > 1
     many = ask(few, "/v1/lookup", method="POST", body=body)
-    assert _code(many) == "413 REQUEST_TOO_LARGE"
+    assert _code(many) == "413 REQUEST_TOO_LARGE" and "1 row" in many.json()["error"]["message"]
+    long = ask(small, "/v1/lookup", method="POST", body=body)
+    assert _code(long) == "413 REQUEST_TOO_LARGE" and "50 bytes" in long.json()["error"]["message"]
     none = serve_app(served.following, Limits(requests=0))
     busy = ask(none, "/v1/lookup", method="POST", body=body)
     assert _code(busy) == "429 TOO_MANY_REQUESTS"

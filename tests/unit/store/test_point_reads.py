@@ -11,11 +11,12 @@ import pytest
 from millpond.errors import ErrorKind, FormatError, UnavailableError
 from millpond.format import layout
 from millpond.model.ids import StoreId, VersionId
+from millpond.rows.chunks import pair_bytes
 from millpond.storage import MemoryStorage
 from millpond.store import point_reads
 from millpond.store.entries import entries, open_version
 from millpond.store.files import StoreFiles
-from millpond.store.point_reads import PointReader
+from millpond.store.point_reads import Most, PointReader
 from tests.checkpoints import CheckpointBuilder, version_id
 
 
@@ -96,14 +97,15 @@ def test_a_reader_does_not_go_on_over_a_gap_or_to_another_attempt(tmp_path: Path
     reader.close()
 
 
+@pytest.mark.parametrize("most", ["_MOST_CHANGES", "_MOST_BYTES"])
 def test_a_reader_with_many_changes_gives_way_to_a_newer_snapshot(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: str
 ) -> None:
     built = CheckpointBuilder(tmp_path / "query", spark_format=2).build(snapshots=(3, 5))
     store = StoreId(0, 0)
     files = StoreFiles(built.storage, store, 2)
     reader = PointReader(open_version(files, VersionId(4, version_id(store, 4))))
-    monkeypatch.setattr(point_reads, "_MOST_CHANGES", 0)
+    monkeypatch.setattr(point_reads, most, 0)
     assert reader.advanced(files, VersionId(6, version_id(store, 6))) is None
     reader.close()
     last = PointReader(open_version(files, VersionId(5, version_id(store, 5))))
@@ -162,6 +164,9 @@ def test_a_limit_ends_a_search(tmp_path: Path) -> None:
     reader = PointReader(opened)
     every = reader.starting_with(b"")
     for limit in range(25):
-        found = reader.starting_with(b"", limit)
+        found = reader.starting_with(b"", Most(limit, 10**9))
         assert found == every if limit >= len(every) else len(found) > limit
+    for limit in range(0, 2000, 10):
+        found = reader.starting_with(b"", Most(1000, limit))
+        assert found == every if limit >= pair_bytes(every) else pair_bytes(found) > limit
     reader.close()

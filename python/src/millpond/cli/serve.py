@@ -19,6 +19,7 @@ _LIMITS = (
     ("max-keys", 1000, "keys of a request"),
     ("max-body-bytes", 1024 * 1024, "bytes of a request's body"),
     ("max-rows", 10_000, "rows of an answer"),
+    ("max-answer-bytes", 32 * 1024 * 1024, "bytes of an answer's rows, as the state has them"),
     ("max-requests", 64, "requests at the same time"),
 )
 
@@ -73,6 +74,7 @@ def serve(arguments: argparse.Namespace, output: Output) -> int:
         keys=arguments.max_keys,
         body_bytes=arguments.max_body_bytes,
         rows=arguments.max_rows,
+        answer_bytes=arguments.max_answer_bytes,
         requests=arguments.max_requests,
     )
 

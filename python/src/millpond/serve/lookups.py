@@ -20,6 +20,7 @@ from millpond.state.key_examples import columns_text, example
 from millpond.state.key_reader import Found, KeyReader
 from millpond.state.selection import choices_of
 from millpond.state.writing import json_rows
+from millpond.store.point_reads import Most
 
 ARROW = "application/vnd.apache.arrow.stream"
 JSON = "application/json"
@@ -34,12 +35,14 @@ class Limits:
         keys: of one request.
         body_bytes: of one request.
         rows: of one answer.
+        answer_bytes: of the rows of one answer, as the state has them.
         requests: that are answered at the same time.
     """
 
     keys: int = 1000
     body_bytes: int = 1024 * 1024
     rows: int = 10_000
+    answer_bytes: int = 32 * 1024 * 1024
     requests: int = 64
 
 
@@ -134,10 +137,13 @@ def answer(held: Held, question: Question, limits: Limits, form: str) -> Answer:
     """
     reader = held.reader(question.table)
     try:
-        found = reader.find(question.keys, limits.rows)
+        found = reader.find(question.keys, Most(limits.rows, limits.answer_bytes))
     except InvalidInputError as e:
         if e.kind is ErrorKind.REQUEST_TOO_LARGE:
-            more = "Ask for fewer keys; `millpond serve --max-rows` sets the limit."
+            more = (
+                "Ask for fewer keys; `--max-rows` and `--max-answer-bytes` of `millpond serve` set"
+                " the limits."
+            )
             raise error(e.kind, e.message, hint=more) from e
         raise error(e.kind, e.message, hint=_what_keys_are(reader)) from e
     encode = _arrow if form == ARROW else _json

@@ -30,6 +30,7 @@ from millpond.model.json_fields import RESERVED_SLOT, ColumnFamily
 from millpond.model.key_groups import KeyGroups
 from millpond.model.partition_keys import ONE_ZERO_OPERATORS, TRANSFORM_WITH_STATE_OPERATORS
 from millpond.query.image import operator_info
+from millpond.rows.chunks import pair_bytes
 from millpond.rows.hashing import groups_of
 from millpond.rows.nested import as_grouped
 from millpond.rows.readable import misfit
@@ -48,7 +49,7 @@ from millpond.state.partitioning import deciding_columns, key_hashes
 from millpond.state.selection import rule_of
 from millpond.state.tables import key_value, rows_of, schema_of
 from millpond.store.entries import Entry
-from millpond.store.point_reads import PointReader
+from millpond.store.point_reads import Most, PointReader
 
 T = TypeVar("T")
 
@@ -152,17 +153,17 @@ class KeyReader:
         with telling_more(self._open.opened):
             return self.find(keys).rows
 
-    def find(self, keys: Sequence[Key], limit: int | None = None) -> Found:
+    def find(self, keys: Sequence[Key], limit: Most | None = None) -> Found:
         """Return the rows of keys. All keys are looked up together, which takes less time.
 
         Args:
-            limit: at most so many rows; None: all.
-        Raises: as `Lookup.table`; InvalidInputError: REQUEST_TOO_LARGE: there are more rows.
+            limit: at most so much; None: all.
+        Raises: as `Lookup.table`; InvalidInputError: REQUEST_TOO_LARGE: there is more.
         """
         given = [self._places(key) for key in keys]
         return self._find(given, limit) if self._counts is None else self._numbered(given, limit)
 
-    def _numbered(self, given: list[dict[str, Any]], limit: int | None) -> Found:
+    def _numbered(self, given: list[dict[str, Any]], limit: Most | None) -> Found:
         """Return the rows of a join's keys. Without a number a key means all of its rows.
 
         Args:
@@ -171,8 +172,7 @@ class KeyReader:
         number = self._selection.schema.key.distinct_names[-1]
         without = [n for n, key in enumerate(given) if number not in key]
         counts = dict(zip(without, self._rows_of([given[n] for n in without]), strict=True))
-        if limit is not None and sum(counts.values()) > limit:
-            raise _too_many(limit)
+        _check(limit, sum(counts.values()), 0)
         wanted, of = [], []
         for n, key in enumerate(given):
             rows = [key] if n not in counts else [key | {number: i} for i in range(counts[n])]
@@ -195,22 +195,22 @@ class KeyReader:
         numbers = iter(values.field(0).to_pylist() if len(values) else [])
         return [next(numbers) or 0 if count else 0 for count in found.counts]
 
-    def _find(self, given: list[dict[str, Any]], limit: int | None) -> Found:
+    def _find(self, given: list[dict[str, Any]], limit: Most | None) -> Found:
         """Return the rows of keys, values by place."""
         found: list[tuple[_Store, int, list[Entry]] | None] = [None] * len(given)
         alike: dict[tuple[str, ...], list[int]] = {}
         for number, places in enumerate(given):
             alike.setdefault(tuple(places), []).append(number)
-        left = limit
+        rows = size_bytes = 0
         for numbers in alike.values():
             for number, one in zip(
-                numbers, self._entries([given[n] for n in numbers], left), strict=True
+                numbers, self._entries([given[n] for n in numbers], limit), strict=True
             ):
                 found[number] = one
-                if one is not None and left is not None:
-                    left -= len(one[2])
-                    if left < 0:
-                        raise _too_many(limit)
+                if one is not None:
+                    rows += len(one[2])
+                    size_bytes += pair_bytes(one[2])
+                    _check(limit, rows, size_bytes)
         if self._may_be_elsewhere and any(one is None or not one[2] for one in found):
             self._check_placed()
         return self._decoded(found, limit)
@@ -234,7 +234,7 @@ class KeyReader:
         self._open.close()
 
     def _entries(
-        self, keys: list[dict[str, Any]], limit: int | None
+        self, keys: list[dict[str, Any]], limit: Most | None
     ) -> Iterator[tuple[_Store, int, list[Entry]] | None]:
         """Yield for each key its store, its partition and its entries; None: it has none.
 
@@ -281,7 +281,7 @@ class KeyReader:
             yield None if value is None else (store, partition, [(physical, value)])
 
     def _decoded(
-        self, found: list[tuple[_Store, int, list[Entry]] | None], limit: int | None
+        self, found: list[tuple[_Store, int, list[Entry]] | None], limit: Most | None
     ) -> Found:
         counts = [0] * len(found)
         parts: list[tuple[ColumnFamily, int, Entry]] = []
@@ -295,8 +295,7 @@ class KeyReader:
                 else len(entries)
             )
             parts += [(store.family, partition, entry) for entry in entries]
-        if limit is not None and sum(counts) > limit:
-            raise _too_many(limit)
+        _check(limit, sum(counts), 0)
         batches = []
         for family, run in groupby(parts, itemgetter(0)):
             rows = list(run)
@@ -459,5 +458,8 @@ def _unplaced(why: str) -> UnsupportedError:
     )
 
 
-def _too_many(limit: int | None) -> Exception:
-    return error(ErrorKind.REQUEST_TOO_LARGE, f"the keys have more than {limit} rows")
+def _check(limit: Most | None, rows: int, size_bytes: int) -> None:
+    """Raises: InvalidInputError: REQUEST_TOO_LARGE: this is more than the limit."""
+    if limit is not None and limit.is_exceeded(rows, size_bytes):
+        most = f"{limit.rows} rows" if rows > limit.rows else f"{limit.size_bytes} bytes of rows"
+        raise error(ErrorKind.REQUEST_TOO_LARGE, f"the keys have more than {most}")

@@ -10,7 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterator
 from functools import cached_property
 
-from millpond.store.overlay import Appended, Change, after
+from millpond.store.overlay import Appended, Change, after, size_of
 
 
 class Layer:
@@ -34,6 +34,11 @@ class Layer:
     @cached_property
     def _ascending(self) -> list[bytes]:
         return sorted(self.changes)  # only who asks for a prefix pays for it
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """Bytes of keys and of what becomes of them."""
+        return sum(len(key) + size_of(change) for key, change in self.changes.items())
 
     @cached_property
     def _appends(self) -> bool:

@@ -126,10 +126,11 @@ class Overlay:
 
 
 def _bytes(changes: Sequence[Changed]) -> int:
-    return sum(len(key) + _size(change) for key, change in changes)
+    return sum(len(key) + size_of(change) for key, change in changes)
 
 
-def _size(change: Change) -> int:
+def size_of(change: Change) -> int:
+    """Return how many bytes a change has."""
     return len(change.value if isinstance(change, Appended) else change or b"")
 
 

@@ -5,9 +5,9 @@ and the changelogs above. Goes on to later versions by their changelogs.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from contextlib import ExitStack
-from itertools import islice
+from dataclasses import dataclass
 
 from millpond.errors import FormatError, NotFoundError
 from millpond.local import rocks
@@ -28,8 +28,25 @@ from millpond.store.partial_database import PartialDatabase
 from millpond.store.restore.execute import Fetching
 from millpond.store.restore.plan import RestorePlan, plan_changes
 
-# A reader takes this many changes along before it begins anew with a newer snapshot.
+# A reader takes so many changes along, of so many bytes, before it begins anew with a newer
+# snapshot.
 _MOST_CHANGES = 100_000
+_MOST_BYTES = 64 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Most:
+    """How much may be read.
+
+    size_bytes: of physical keys and values.
+    """
+
+    rows: int
+    size_bytes: int
+
+    def is_exceeded(self, rows: int, size_bytes: int) -> bool:
+        """Return whether this is more."""
+        return rows > self.rows or size_bytes > self.size_bytes
 
 
 class PointReader:
@@ -59,16 +76,15 @@ class PointReader:
             return (self._snapshot.get(key) or b"") + change.value
         return change
 
-    def starting_with(self, prefix: bytes, limit: int | None = None) -> list[Entry]:
+    def starting_with(self, prefix: bytes, limit: Most | None = None) -> list[Entry]:
         """Return the entries whose physical keys start with `prefix`, ordered by key.
 
         Args:
-            limit: if there are more entries, more than `limit` of them are returned, but maybe not
-                all, and not the first. None: all are returned.
+            limit: if there is more, more than that is returned, but maybe not all, and not the
+                first. None: all is returned.
         """
         changed = {key for layer in self._layers for key in layer.starting_with(prefix)}
-        most = None if limit is None else limit + 1 + len(changed)  # changes may delete some
-        found = dict(self._snapshot.starting_with(prefix, most))
+        found = dict(self._snapshot.starting_with(prefix, changed, limit))
         for key in changed:
             change = looked_up(self._layers, key)
             if isinstance(change, Appended):
@@ -95,9 +111,11 @@ class PointReader:
             return None
         files.refresh()
         begun = self._snapshot.number
-        if sum(len(layer.changes) for layer in self._layers) > _MOST_CHANGES and any(
-            begun < number <= target.version for number in files.manifest_versions()
-        ):
+        many = (
+            sum(len(layer.changes) for layer in self._layers) > _MOST_CHANGES
+            or sum(layer.size_bytes for layer in self._layers) > _MOST_BYTES
+        )
+        if many and any(begun < number <= target.version for number in files.manifest_versions()):
             return None
         try:
             headers = plan_changes(files, now.version + 1, target)
@@ -174,14 +192,23 @@ class _Snapshot:
                 return reader.get(key)
         return None
 
-    def starting_with(self, prefix: bytes, most: int | None) -> list[Entry]:
-        return [
-            entry
-            for reader, owns in self._databases
-            for entry in islice(
-                (e for e in reader.starting_with(prefix) if owns is None or owns(e[0])), most
-            )
-        ]
+    def starting_with(
+        self, prefix: bytes, changed: Container[bytes], limit: Most | None
+    ) -> list[Entry]:
+        """Return entries, until those that are not `changed` are more than the limit."""
+        found: list[Entry] = []
+        rows = size_bytes = 0
+        for reader, owns in self._databases:
+            for entry in reader.starting_with(prefix):
+                if owns is not None and not owns(entry[0]):
+                    continue
+                found.append(entry)
+                if limit is not None and entry[0] not in changed:
+                    rows += 1
+                    size_bytes += len(entry[0]) + len(entry[1])
+                    if limit.is_exceeded(rows, size_bytes):
+                        return found
+        return found
 
     def shared(self) -> _Snapshot:
         with self._lock:
