@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
 
-from millpond.errors import ErrorKind, MillpondError, UnsupportedError
-from millpond.format.changelog import ChangelogReader
+from millpond.errors import ErrorKind, MillpondError, NotFoundError, UnsupportedError
+from millpond.format.changelog import ChangelogReader, Op, Record
 from millpond.local.scratch import scratch_directory
+from millpond.model.ids import VersionId
 from millpond.model.lineage import walk
 from millpond.query.erasing import whole_read
 from millpond.query.survey import survey
@@ -24,15 +25,40 @@ from millpond.state.tables import DEFAULT_BATCH_ROWS, Filter, shown_names, witho
 from millpond.storage import Storage
 from millpond.storage.stored_file import stored_file
 from millpond.store.entries import StoreVersion, entries
+from millpond.store.overlay import Changed, Overlay
 from millpond.store.restore.plan import checked_header
 
 
-@dataclass(frozen=True, slots=True)
 class _Touched:
-    """By physical key the version that last wrote it; all others: `base`, or an earlier one."""
+    """Tells which version last wrote keys.
 
-    versions: Mapping[bytes, int]
-    base: int
+    Args:
+        changes: physical keys and the numbers of versions, ascending.
+    Attributes:
+        base: the version of all other keys, or a later one than theirs.
+    """
+
+    def __init__(self, changes: Iterator[list[Changed]], base: int) -> None:
+        self._changes = chain.from_iterable(changes)
+        self._next = next(self._changes, None)
+        self.base = base
+
+    def versions(self, keys: Iterable[bytes]) -> list[int | None]:
+        """Return the version that last wrote each key; None: not known.
+
+        Args:
+            keys: ascending, and above those of calls before.
+        """
+        return [self._version(key) for key in keys]
+
+    def _version(self, key: bytes) -> int | None:
+        while self._next is not None and self._next[0] < key:
+            self._next = next(self._changes, None)
+        if self._next is None or self._next[0] != key:
+            return None
+        number = self._next[1]
+        assert isinstance(number, bytes)
+        return int.from_bytes(number, "big")
 
 
 @whole_read
@@ -101,9 +127,9 @@ def _rows(
         if family is None:
             continue
         check_supported(family, selection.schema)
-        touched = _touched(selection.storage, version, family.id)
         number = family.id.to_bytes(2, "big")
-        with entries(version) as found:
+        with scratch_directory("blame") as directory, entries(version) as found:
+            touched = _touched(selection.storage, version, family.id, directory)
             mine = (entry for entry in found if entry[0][2:4] == number)
             for part in chunks_of(mine, pair_bytes, rows=DEFAULT_BATCH_ROWS):
                 stored, _ = without_places(family, part)
@@ -111,7 +137,7 @@ def _rows(
                     stored, selection.schema, place_bytes=0, encoding=family.encoding
                 )
                 # A batch makes the version above its number.
-                exact = [touched.versions.get(key) for key, _ in part]
+                exact = touched.versions(key for key, _ in part)
                 batches = [None if v is None else v - 1 for v in exact]
                 times = [None if b is None else began.get(b) for b in batches]
                 columns = [
@@ -128,30 +154,51 @@ def _rows(
                     yield rows
 
 
-def _touched(storage: Storage, version: StoreVersion, family: int) -> _Touched:
-    """Read the changelogs of the lineage, from the newest down to where they are not kept."""
-    found: dict[bytes, int] = {}
+def _touched(storage: Storage, version: StoreVersion, family: int, directory: str) -> _Touched:
+    """Read the changelogs of the lineage that are kept, the oldest first.
+
+    Args:
+        directory: for temporary files, until the result is used up.
+    """
+    files, changes = version.files, Overlay(directory)
+    kept, base = _kept(version)
+    copy = os.path.join(directory, "changelog")
+    for step in kept:
+        key, number = files.changelog_info(step).key, step.version.to_bytes(8, "big")
+        try:
+            with stored_file(storage, key, copy=copy) as file:
+                reader = ChangelogReader(file, name=key)
+                written = (
+                    Record(Op.PUT, record.key, number)
+                    for record in reader
+                    if record.key[2] << 8 | record.key[3] == family
+                )
+                changes.apply(reader.header, written, name=key)
+        except NotFoundError:  # by now it is not kept, nor are those below
+            changes.forget()
+            base = step.version
+    return _Touched(changes.chunks(), base)
+
+
+def _kept(version: StoreVersion) -> tuple[list[VersionId], int]:
+    """Return the versions of the lineage whose changelogs are kept, ascending, and the one below
+    them.
+    """
+    found: list[VersionId] = []
     files, target = version.files, version.plan.newest
     if target is None:
-        return _Touched(found, 0)
+        return found, 0
     base = target.version
-    with scratch_directory("blame") as directory:
-        copy = os.path.join(directory, "changelog")
-        lineage = walk(target.version_id, lambda step: checked_header(files, step))
-        try:
-            for step in lineage:
-                if not step.version or step.id == "" or not files.has_changelog(step):
-                    break
-                if checked_header(files, step).empty_base:
-                    break  # an offline rewrite: it has all rows, whenever they were written
-                key = files.changelog_info(step).key
-                with stored_file(storage, key, copy=copy) as file:
-                    for record in ChangelogReader(file, name=key):
-                        if record.key[2] << 8 | record.key[3] == family:
-                            found.setdefault(record.key, step.version)
-                base = step.version - 1
-        except MillpondError as e:
-            # What is below is not kept, or was replaced by another attempt of the same version.
-            if e.kind not in (ErrorKind.CHANGELOG_MISSING, ErrorKind.OBJECT_NOT_FOUND):
-                raise
-    return _Touched(found, base)
+    try:
+        for step in walk(target.version_id, lambda step: checked_header(files, step)):
+            if not step.version or step.id == "" or not files.has_changelog(step):
+                break
+            if checked_header(files, step).empty_base:
+                break  # an offline rewrite: it has all rows, whenever they were written
+            found.append(step)
+            base = step.version - 1
+    except MillpondError as e:
+        # What is below is not kept, or was replaced by another attempt of the same version.
+        if e.kind not in (ErrorKind.CHANGELOG_MISSING, ErrorKind.OBJECT_NOT_FOUND):
+            raise
+    return found[::-1], base

@@ -9,6 +9,7 @@ import heapq
 import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain
 from operator import itemgetter
@@ -107,6 +108,15 @@ class Overlay:
         except OSError as e:
             raise translate_restored(e, f"writing {path}") from e
         self._files.append(path)
+        self._changes.clear()
+        self._bytes = 0
+
+    def forget(self) -> None:
+        """Forget all changes."""
+        for path in self._files:
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+        self._files.clear()
         self._changes.clear()
         self._bytes = 0
 
