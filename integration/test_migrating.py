@@ -216,6 +216,53 @@ def test_a_query_that_runs_is_refused(
     assert millpond.adopt(old, tmp_path / "new").warnings == ()
 
 
+@pytest.mark.parametrize(
+    "name",
+    quick_first(
+        [
+            "scala-typed-key",
+            "scala-tuple-key",
+            "row-collated-keys",
+            "scala-reordered-key",
+            "row-event-time",
+        ],
+        2,
+    ),
+)
+def test_an_adopted_query_tells_once_where_its_keys_lie(
+    spark: SparkSession, tmp_path: Path, name: str
+) -> None:
+    """Spark's store says nothing of it, and in one partition no key is in a wrong one. So the state
+    was rescaled, and keys that lie by something else than their bytes began anew.
+    """
+    case = named(name)
+    ((schema, batches),) = case.inputs
+    source = Input(tmp_path / "input", schema)
+
+    def batch(run: Run, provider: str) -> None:
+        source.add(batches[len(run.rows)])
+        frame, conf = case.build([source.stream(spark)]), _conf(case, provider)
+        conf["spark.sql.shuffle.partitions"] = "1"
+        finish(start(spark, frame, run, output_mode=case.mode, conf=conf), run)
+
+    batch(Run(tmp_path / "old"), PROVIDERS[ROCKSDB])
+    millpond.adopt(tmp_path / "old", tmp_path / "new")
+    with pytest.raises(MillpondError, match="start the query once") as caught:
+        millpond.rescale(tmp_path / "new", 4)
+    assert caught.value.kind is ErrorKind.STORE_UNSCALABLE
+    assert "first batch" in caught.value.hint
+    with pytest.raises(MillpondError, match="start the query once"):
+        millpond.fork(tmp_path / "new", tmp_path / "forked", partitions=4)
+    run = Run(tmp_path / "new")
+    batch(run, MILLPOND)
+    if case.unscalable:
+        with pytest.raises(MillpondError, match="or with a collation"):
+            millpond.rescale(run.checkpoint, 4)
+    else:
+        assert millpond.rescale(run.checkpoint, 4).partitions == 4
+    assert verify(open_storage(str(run.checkpoint)), "x").problems == []
+
+
 @pytest.mark.skipif(not EVERYTHING, reason="a JVM each time: with MILLPOND_SHAPES=all")
 def test_killed_at_any_moment(spark: SparkSession, tmp_path: Path) -> None:
     """A kill during `adopt` leaves nothing at the target, or all of it. The next run succeeds."""

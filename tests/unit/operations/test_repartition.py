@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +156,28 @@ def test_refused(saved: Path, tmp_path: Path, options: dict[str, Any], kind: Err
     with pytest.raises(MillpondError) as caught:
         savepoint.restore(saved, tmp_path / "new", **options)
     assert caught.value.kind is kind and not (tmp_path / "new").exists()
+
+
+class Adopted(RowsBuilder):
+    """Both stores wait for the query's first batch, and one has a key in the wrong partition."""
+
+    def header(self, store: StoreId, version: int) -> Any:
+        why = ("1 is in partition 1 of 2: Spark did not place it", "? may be: start the query once")
+        reason = f"a key of key group {why[store.partition == 0]}"
+        made = super().header(store, version)
+        return replace(made, key_groups=replace(made.key_groups, scalable=False, reason=reason))
+
+
+def test_a_misplaced_key_is_told_before_what_is_not_known_yet(tmp_path: Path) -> None:
+    """The reason of the first store went to all, and the query's first batch would have cleared
+    it.
+    """
+    made = Adopted(tmp_path / "query").build(3, ())
+    savepoint.create(made.root, tmp_path / "saved", format="canonical")
+    savepoint.restore(tmp_path / "saved", tmp_path / "new")
+    (operator,) = overview(LocalStorage(str(tmp_path / "new")), "new").operators
+    reasons = {store.unscalable_reason for store in operator.stores}
+    assert reasons == {"a key of key group 1 is in partition 1 of 2: Spark did not place it"}
 
 
 def test_tables_of_a_canonical_savepoint(built: CheckpointBuilder, tmp_path: Path) -> None:

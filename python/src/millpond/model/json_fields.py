@@ -171,6 +171,15 @@ def group_keys_from_json(fields: JsonFields) -> tuple[int, ...] | None:
 
 # The shim's words (`StoreLayout.scala`) for a store that lies by keys, and holds a wrong one.
 _MISPLACED = "a key of key group "
+# The end of its words for a store of which the query's next batch will tell whether it holds one.
+_UNPROVEN = "start the query once"
+
+
+def is_unproven(reason: str) -> bool:
+    """Whether a store that is not scalable for this reason may be so after the query's next
+    batch.
+    """
+    return reason.endswith(_UNPROVEN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -16,7 +16,7 @@ import org.apache.spark.sql.execution.streaming.state.{
   OperatorStateMetadataV1, OperatorStateMetadataV2
 }
 import org.apache.spark.sql.internal.SQLConf
-import org.apache.spark.sql.millpond.base.{Names, PlacedElsewhere}
+import org.apache.spark.sql.millpond.base.{KeyPlacement, Names}
 
 /** The plans of stateful queries in real-time mode. Spark compares the class of each node with a
   * list, after every rule that a session can add, so a node cannot be replaced as
@@ -77,8 +77,8 @@ private object RealTimeNodes extends Logging {
   private def tellPlaces(plan: SparkPlan): Unit =
     plan.collect { case node: TransformWithStateExec => node }
       .groupBy(_.getStateInfo.queryRunId).foreach { case (run, nodes) =>
-        val elsewhere = nodes.filterNot(KeyPlaces.areStored).map(_.getStateInfo.operatorId)
-        PlacedElsewhere.enterJobs(plan.session.sparkContext, run.toString, elsewhere)
+        val areByKey = nodes.map(n => n.getStateInfo.operatorId -> KeyPlaces.areStored(n)).toMap
+        KeyPlacement.enterJobs(plan.session.sparkContext, run.toString, areByKey)
       }
 
   private lazy val supported =

@@ -8,21 +8,21 @@ import org.apache.spark.sql.execution.streaming.operators.stateful.StatefulOpera
 import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate.{
   TransformWithStateExec
 }
-import org.apache.spark.sql.millpond.base.PlacedElsewhere
+import org.apache.spark.sql.millpond.base.KeyPlacement
 import org.apache.spark.sql.types.{DataType, StructType, TimestampType}
 
 /** Whether Spark places the rows of `transformWithState` by the keys that it stores. It places them
   * by the grouping columns. */
 private[driver] object KeyPlaces {
 
-  /** The rows of an operator, whose tasks know it if they do not.
+  /** The rows of an operator, whose tasks know it.
     * @param clocks must agree, too */
   def told(rows: RDD[InternalRow], info: Option[StatefulOperatorStateInfo], alike: Boolean,
       clocks: Option[WorkerClocks] = None): RDD[InternalRow] =
-    info.filterNot(_ => alike && clocks.isEmpty).fold(rows) { of =>
+    info.fold(rows) { of =>
       val (run, operator) = (of.queryRunId.toString, of.operatorId)
-      new ToldRDD(rows,
-        () => if (!alike || !clocks.forall(_.agree)) PlacedElsewhere.enter(run, operator))
+      def how = if (alike && clocks.forall(_.agree)) KeyPlacement.ByKey else KeyPlacement.Elsewhere
+      new ToldRDD(rows, () => KeyPlacement.enter(run, operator, how))
     }
 
   /** Equal values are equal bytes. With a collation they need not be. */

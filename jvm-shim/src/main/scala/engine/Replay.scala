@@ -125,7 +125,7 @@ private[engine] final class Replay(context: StoreContext, layout: StoreLayout, f
 
   /** A key may have come into the wrong place after the version at which the store was loaded. */
   private def mark(groups: JsonNode): Unit =
-    if (!groups.path("scalable").asBoolean(true)) layout.mark(groups.path("reason").asText(""))
+    layout.mark(if (groups.path("scalable").asBoolean(true)) "" else groups.path("reason").asText)
 
   /** Bring a changelog to memory. False if memory was full: now the disk tier has this changelog
     * and all before it, and memory is empty. */

@@ -4,7 +4,7 @@ import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.operators.stateful.transformwithstate
 import transformwithstate.statefulprocessor.ImplicitGroupingKeyTracker
 import org.apache.spark.sql.execution.streaming.state._
-import org.apache.spark.sql.millpond.base.{LimitedReads, MillpondError}
+import org.apache.spark.sql.millpond.base.{KeyPlacement, LimitedReads, MillpondError, PlacedStore}
 import org.apache.spark.sql.millpond.engine.{ListLimit, Scan, Session, StoreEngine}
 import org.apache.spark.sql.millpond.rows.{Family, FamilyDefinition}
 import org.apache.spark.sql.types.StructType
@@ -202,7 +202,7 @@ private[provider] final class MillpondReadStore(val provider: StoreProvider, val
 
 private[provider] final class MillpondStateStore(val provider: StoreProvider, val session: Session,
     override val version: Long, uniqueId: Option[String], forceSnapshot: Boolean,
-    readOnly: Boolean = false) extends CompatibleStore with MillpondReading {
+    readOnly: Boolean = false) extends CompatibleStore with MillpondReading with PlacedStore {
   override protected def readsOnly: Boolean = readOnly
   private var committed = false
   private var ended = false
@@ -267,6 +267,11 @@ private[provider] final class MillpondStateStore(val provider: StoreProvider, va
   override def removeColFamilyIfExists(colFamilyName: String): Boolean = {
     checkOpen()
     provider.families.remove(session, colFamilyName)
+  }
+
+  override def place(how: KeyPlacement): Unit = {
+    checkOpen()
+    provider.place(how)
   }
 
   /** A session with Spark checkpoint format 1 writes no id into its commit log, so nobody would

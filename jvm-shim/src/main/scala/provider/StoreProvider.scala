@@ -13,8 +13,7 @@ import org.apache.spark.sql.errors.QueryExecutionErrors
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.millpond.agent.Agent
 import org.apache.spark.sql.millpond.base.{
-  BuildInfo, Daemons, LocalDirs, MillpondError, MillpondException, PlacedElsewhere, Seams,
-  TimeToLive
+  BuildInfo, Daemons, KeyPlacement, LocalDirs, MillpondError, MillpondException, Seams, TimeToLive
 }
 import org.apache.spark.sql.millpond.changelog.{ChangeFeed, PendingChangelog}
 import org.apache.spark.sql.millpond.driver.Extension
@@ -22,7 +21,7 @@ import org.apache.spark.sql.millpond.engine.{
   Follower, Followers, Loader, Session, StoreContext, StoreEngine, StoreMetrics
 }
 import org.apache.spark.sql.millpond.observe.Counters
-import org.apache.spark.sql.millpond.rows.{FamilyDefinition, StoreLayout}
+import org.apache.spark.sql.millpond.rows.FamilyDefinition
 import org.apache.spark.sql.types.StructType
 import org.apache.spark.util.NextIterator
 
@@ -160,10 +159,12 @@ abstract class StoreProvider extends CompatibleProvider {
     } catch { case NonFatal(e) => end(session); throw e }
 
   private def begun(session: Session): Unit = {
-    if (PlacedElsewhere.isTold(context.runId, id.operatorId))
-      engine.synchronized(engine.layout.mark(StoreLayout.Elsewhere))
+    KeyPlacement.of(context.runId, id.operatorId).foreach(place)
     engine.begin(session)
   }
+
+  private[provider] def place(how: KeyPlacement): Unit =
+    engine.synchronized(engine.layout.place(how))
 
   private def open(version: Long, uniqueId: Option[String], loadEmpty: Boolean,
       from: Option[(Long, Option[String])] = None): Session = {

@@ -22,7 +22,7 @@ private[millpond] final class KeyCount private (layout: StoreLayout, var total: 
 
   def describe(target: ObjectNode): Unit = {
     target.put("keys", total)
-    if (byGroup != null && isKnown && layout.scalable) {
+    if (byGroup != null && isKnown && layout.isInOrder) {
       val list = target.putArray("group_keys")
       byGroup.foreach(list.add)
     }

@@ -2,10 +2,13 @@ package org.apache.spark.sql.millpond.rows
 
 import com.fasterxml.jackson.databind.node.ObjectNode
 
+import org.apache.spark.sql.millpond.base.KeyPlacement
+
 /** Where the store's rows belong: key groups, slots, and the folder for unfinished files. */
 final class StoreLayout(val groups: KeyGroups, val partitions: Int, val partition: Int,
     val stagingDir: String, unscalable: Option[String]) {
   private var reason: String = unscalable.orNull
+  private var unproven = false // nobody knows yet by what Spark placed the keys
   /** Whether keys carry the slot of their group; a store without a known partition key
     * keeps all in slot 0. */
   private val slotted: Boolean = unscalable.isEmpty
@@ -17,11 +20,29 @@ final class StoreLayout(val groups: KeyGroups, val partitions: Int, val partitio
   val groupCount: Int = groups.maxParallelism / partitions
   def ordinal(slot: Int): Int = groups.group(slot) / partitions
 
-  def scalable: Boolean = reason == null
-  def unscalableReason: String = if (reason == null) "" else reason
+  def scalable: Boolean = reason == null && !unproven
+  def unscalableReason: String =
+    if (reason != null) reason else if (unproven) StoreLayout.Unproven else ""
 
-  /** Mark a store that has a key in the wrong place, as its files say, or may have one. */
-  def mark(why: String): Unit = if (reason == null && why.nonEmpty) reason = why
+  /** No key is known to be in the wrong place. */
+  def isInOrder: Boolean = reason == null
+
+  /** What a file says of the store: a key is in the wrong place, or may be. Once it is, it is. But
+    * what nobody knew when one file was written, a later one may know.
+    * @param why empty: all keys are in their places */
+  def mark(why: String): Unit =
+    if (why == StoreLayout.Unproven) unproven = true
+    else {
+      unproven = false
+      if (reason == null && why.nonEmpty) reason = why
+    }
+
+  /** Spark places the keys in this way, also those that the store has. */
+  def place(how: KeyPlacement): Unit = how match {
+    case KeyPlacement.ByKey => unproven = false
+    case KeyPlacement.Elsewhere => mark(StoreLayout.Elsewhere)
+    case KeyPlacement.Unknown => unproven = true
+  }
 
   /** The slot of a key group. */
   def slot(group: Int): Int = if (!slotted || group < 0) 0 else groups.slot(group)
@@ -56,4 +77,9 @@ object StoreLayout {
   val Elsewhere: String = "a key of key group ? may be in any partition: Spark did not place it " +
     "by the key that Millpond assumes, but by grouping columns of other types, in another order " +
     "or with a collation, or by times of another time zone"
+
+  /** The reason while only the operator's own tasks can tell whether it is so. They do with the
+    * first batch. */
+  val Unproven: String = "a key of key group ? may be in any partition: the state comes from " +
+    "another store, and by what Spark placed it shows when the query runs; start the query once"
 }

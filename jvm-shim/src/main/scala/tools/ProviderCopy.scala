@@ -20,7 +20,9 @@ import org.apache.spark.{SparkConf, SparkContext, SparkThrowable}
 import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.execution.streaming.state._
 import org.apache.spark.sql.internal.SQLConf
-import org.apache.spark.sql.millpond.base.{Json, MillpondError, MillpondException}
+import org.apache.spark.sql.millpond.base.{
+  Json, KeyPlacement, MillpondError, MillpondException, PlacedStore
+}
 import org.apache.spark.sql.millpond.rows.FamilyDefinition
 import org.apache.spark.sql.types.{DataType, StructType}
 
@@ -128,6 +130,10 @@ object ProviderCopy {
         target.getStore(version - 1, None, forceSnapshotOnCommit = false, loadEmpty = true)
       else target.getStore(0)
       try {
+        if (store.get("placement_unknown").asBoolean) writer match {
+          case ours: PlacedStore => ours.place(KeyPlacement.Unknown)
+          case _ =>
+        }
         val present = if (usesFamilies(store)) there(reader, columns, store) else columns
         var rows = 0L
         present.foreach { c =>

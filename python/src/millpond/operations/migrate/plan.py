@@ -10,6 +10,7 @@ from typing import Any
 
 from millpond.errors import UnsupportedError
 from millpond.format import layout
+from millpond.model.partition_keys import TRANSFORM_WITH_STATE_OPERATORS
 from millpond.query.image import Image, OperatorImage, StoreImage, operator_info, without_state
 from millpond.query.schemas import every_family, schema_files
 from millpond.spark.log_edit import (
@@ -137,6 +138,8 @@ def _store(
         "version": store.version,
         "id": store.id if image.spark_checkpoint_format > 1 else None,
         "uses_families": listed,
+        # Only the operator's node knows by what Spark placed its keys.
+        "placement_unknown": op.name in TRANSFORM_WITH_STATE_OPERATORS,
         "schema_files": [uri_below(root, path) for path in paths] if avro else [],
         "families": [_family(family, info, names) for family in families],
     }

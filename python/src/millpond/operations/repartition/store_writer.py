@@ -22,7 +22,13 @@ from millpond.format.changelog import (
     ChangelogWriter,
 )
 from millpond.model.ids import DEFAULT_STORE, StoreId, VersionId
-from millpond.model.json_fields import MOST_GROUP_KEYS, RESERVED_SLOT, ColumnFamily, KeyGroupsInfo
+from millpond.model.json_fields import (
+    MOST_GROUP_KEYS,
+    RESERVED_SLOT,
+    ColumnFamily,
+    KeyGroupsInfo,
+    is_unproven,
+)
 from millpond.model.key_groups import KeyGroups
 from millpond.operations.repartition.plan import NewPartitions
 from millpond.query.image import Image
@@ -90,6 +96,7 @@ class StoreWriter:
                 )
                 self.families[family.name] = replace(family, id=number)
         unscalable = [rows for rows in stores if not rows.scalable]
+        unscalable.sort(key=lambda rows: is_unproven(rows.reason))  # what is known goes first
         self.scalable, self.reason = not unscalable, unscalable[0].reason if unscalable else ""
         if unscalable and not self.same_partitions:
             raise UnsupportedError(

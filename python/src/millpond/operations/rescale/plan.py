@@ -16,9 +16,14 @@ from millpond.errors import ErrorKind, InvalidInputError, UnsupportedError, erro
 from millpond.format.composed import ChangelogSource, SlotRanges, SnapshotSource, intersect
 from millpond.format.manifest import Manifest
 from millpond.model.ids import StoreId, VersionId
-from millpond.model.json_fields import ColumnFamily, KeyGroupsInfo
+from millpond.model.json_fields import ColumnFamily, KeyGroupsInfo, is_unproven
 from millpond.model.key_groups import MAX_PARALLELISM_LIMIT, KeyGroups, merge_ranges
 from millpond.store.restore.plan import RestorePlan
+
+_FIRST_BATCH = (
+    "Start the query on this Spark checkpoint, stop it when its first batch is done, and say this"
+    " again."
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,6 +103,7 @@ def check_scalable(stores: Sequence[OldStore], current: int) -> None:
             raise UnsupportedError(
                 f"store {old.store} cannot be rescaled: {info.reason}",
                 kind=ErrorKind.STORE_UNSCALABLE,
+                hint=_FIRST_BATCH if is_unproven(info.reason) else "",
             )
         if info.partitions != current:
             raise error(
