@@ -246,14 +246,67 @@ def test_conf(master: str, capsys: Captured, monkeypatch: pytest.MonkeyPatch) ->
     assert asked == [MASTERS[master]]
 
 
-def test_reader_that_has_seen_enough(repository: Path) -> None:
-    """`millpond errors | head -1` does not complain about the broken pipe."""
-    command = f"'{sys.executable}' -m millpond.cli.main errors | head -1"
+@pytest.mark.parametrize("command", ["errors", "state read @ --format csv", "rescale @ 8"])
+@pytest.mark.parametrize("both", [False, True])
+def test_reader_that_has_seen_enough(
+    tmp_path: Path, repository: Path, command: str, both: bool
+) -> None:
+    """`millpond errors | head -1` does not complain about the broken pipe. Its exit code is that of
+    other commands: it was 0, also of one that had not done its work.
+    """
+    root = RowsBuilder(tmp_path / "job").build().root
+    environment = {**os.environ, "PYTHONPATH": str(repository / "python/src")}
+    reads, writes = os.pipe()
+    os.close(reads)
+    done = subprocess.run(
+        [sys.executable, "-m", "millpond.cli.main", *command.replace("@", str(root)).split()],
+        env=environment,
+        stdout=writes,
+        stderr=writes if both else subprocess.PIPE,
+        text=True,
+        check=False,
+    )
+    os.close(writes)
+    assert (done.returncode, done.stderr or "") == (141, "")
+
+
+@pytest.mark.parametrize(
+    ("command", "closed", "code", "said"),
+    [
+        ("errors", 1, 1, True),
+        ("state read @ --format json", 1, 1, True),
+        ("--help", 1, 1, True),
+        ("errors", 2, 0, False),
+        ("state read @/nowhere", 2, 2, False),
+        ("errors", 0, 0, False),
+    ],
+)
+def test_a_standard_stream_that_is_closed(
+    tmp_path: Path, repository: Path, command: str, closed: int, code: int, said: bool
+) -> None:
+    """As by `>&-`. It was told as INTERNAL, and the next file that was opened got its number: what
+    a process that the command starts printed would have gone there.
+    """
+    root = RowsBuilder(tmp_path / "job").build().root
+    looks = (
+        "import os, subprocess, sys; from millpond.cli.main import main; code = main(sys.argv[1:]);"
+        " assert os.open(os.devnull, os.O_RDONLY) > 2;"
+        " subprocess.run([sys.executable, '-c', 'import os; [os.fstat(n) for n in range(3)]'],"
+        " check=True); sys.exit(code)"
+    )
+    words = [sys.executable, "-c", looks, *command.replace("@", str(root)).split()]
     environment = {**os.environ, "PYTHONPATH": str(repository / "python/src")}
     done = subprocess.run(
-        ["bash", "-c", command], env=environment, capture_output=True, text=True, check=False
+        ["bash", "-c", f'"$@" {closed}>&-', "bash", *words],
+        env=environment,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        check=False,
     )
-    assert (done.stdout.count("\n"), done.stderr) == (1, "")
+    told = "millpond: STORAGE_UNAVAILABLE: cannot write to stdout: Bad file descriptor\n"
+    hint = "  hint: Free space where stdout goes, or send it elsewhere.\n"
+    assert (done.returncode, done.stderr) == (code, told + hint if said else "")
 
 
 @pytest.mark.parametrize("buffered", [True, False])

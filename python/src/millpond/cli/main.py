@@ -28,7 +28,7 @@ from millpond.cli import (
     ui,
 )
 from millpond.cli.arguments import Once, add_file_sink, add_options, options_of
-from millpond.cli.output import Output, give_up_stdout
+from millpond.cli.output import Output, give_up_stdout, stand_in_for_closed
 from millpond.errors import (
     ErrorKind,
     InternalError,
@@ -40,6 +40,7 @@ from millpond.errors import (
 from millpond.storage.given import given_by, reached_by
 
 OK, PROBLEM, USAGE = 0, 1, 2
+NO_READER = 141  # as a shell says it of a process that SIGPIPE ended
 # A file of the user's query is lost. Other errors of their class are about what the user named.
 _LOST = {ErrorKind.CHANGELOG_MISSING, ErrorKind.SST_MISSING, ErrorKind.OBJECT_NOT_FOUND}
 
@@ -248,6 +249,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     Args:
         argv: None: the process's own arguments.
     """
+    stand_in_for_closed()
+    try:
+        return _run(argv)
+    except BrokenPipeError:  # the reader (`| head`) has closed the pipe
+        give_up_stdout()
+        return NO_READER
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    """Args, returns: as `main`. Raises: BrokenPipeError: nobody reads stdout or stderr any more."""
     output = Output()
     try:
         try:
@@ -265,9 +276,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         output.error(e)
         misused = isinstance(e, (InvalidInputError, UnsupportedError, NotFoundError))
         return USAGE if misused and e.kind not in _LOST else PROBLEM
-    except BrokenPipeError:  # the reader (`| head`) has closed the pipe
-        give_up_stdout()
-        return OK
+    except BrokenPipeError:
+        raise
     except KeyboardInterrupt:
         output.message("interrupted")
         return 130

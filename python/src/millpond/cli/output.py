@@ -49,6 +49,23 @@ class Stdout:
             raise _untaken(e) from e
 
 
+def stand_in_for_closed() -> None:
+    """Open the standard streams that the process was started without (`>&-`). Files that it opens
+    would get their numbers, and what a process that it starts prints. Such a stdout takes no data,
+    and such a stderr takes all.
+    """
+    for number, mode in enumerate((os.O_RDONLY, os.O_RDONLY, os.O_WRONLY)):
+        try:
+            os.fstat(number)
+        except OSError:
+            opened = os.open(os.devnull, mode)  # the lowest number that is free: this one
+            os.set_inheritable(opened, True)
+    if sys.stdout is None:
+        sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
+    if sys.stderr is None:
+        sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
+
+
 def give_up_stdout() -> None:
     """Drop what is buffered for stdout: it would fail again, with a complaint, when Python ends."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
