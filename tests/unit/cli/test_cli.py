@@ -1,7 +1,7 @@
 """The command.
 
-It writes data to stdout, and errors with kind and hint to stderr. Its exit code is 0, 1 or 2. It
-never prints a traceback.
+It writes data to stdout, and errors with kind and hint to stderr. Its exit code is 0, 1 or 2, or
+that of a shell where a signal ended it, or a pipe without a reader. It never prints a traceback.
 """
 
 from __future__ import annotations

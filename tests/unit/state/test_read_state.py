@@ -5,7 +5,6 @@ They go through the functions and through the command.
 
 from __future__ import annotations
 
-import argparse
 import json
 import shlex
 from collections.abc import Callable
@@ -18,7 +17,7 @@ import pytest
 
 import millpond
 from millpond import savepoint
-from millpond.cli.arguments import add_family
+from millpond.cli.arguments import Parser, add_family
 from millpond.cli.main import main
 from millpond.errors import ErrorKind, MillpondError
 from millpond.model.ids import StoreId
@@ -168,19 +167,24 @@ def test_the_list_says_how_to_read(
     assert millpond.state.list(built.root, batch=1).families[0].rows == 4
 
 
+@pytest.mark.parametrize("name", ["-x", "--", "--help"])
 def test_names_that_begin_with_a_dash_are_no_options(
     built: CheckpointBuilder,
     tmp_path: Path,
+    name: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """What a list says how to read is taken by the command, whatever is named how."""
-    schema = FamilySchema(name="-x", key=Struct(()), value=Struct(()), kind="point")
-    parser = argparse.ArgumentParser()
+    schema = FamilySchema(name=name, key=Struct(()), value=Struct(()), kind="point")
+    parser = Parser()
     add_family(parser)
     told = Choice(operator=0, name="o", store="-a b", schema=schema).arguments()
     taken = parser.parse_args(shlex.split(told))
-    assert (taken.operator, taken.store, taken.column_family) == ("0", "-a b", "-x")
+    assert (taken.operator, taken.store, taken.column_family) == ("0", "-a b", name)
+    where = ["state", "read", str(built.root), "--format", "csv"]
+    assert main([*where, f"--column-family={name}"]) == 2
+    assert f"no column family {name!r}; there are: default" in capsys.readouterr().err
     (tmp_path / "-job").symlink_to(built.root)
     monkeypatch.chdir(tmp_path)
     assert main(["state", "list", "--", "-job"]) == 0

@@ -10,6 +10,18 @@ from millpond.errors import ErrorKind, InvalidInputError
 from millpond.spark.column_changes import ColumnChanges
 
 
+class Parser(argparse.ArgumentParser):
+    """Takes `--` as the value of an option that is written `--option=--`, as of Python 3.13."""
+
+    def _get_values(self, action: argparse.Action, arg_strings: list[str]) -> Any:
+        # Others leave out a `--` here, also where it does not end the options.
+        if action.option_strings and arg_strings == ["--"]:
+            value = self._get_value(action, "--")
+            self._check_value(action, value)
+            return value
+        return super()._get_values(action, arg_strings)
+
+
 class Once(argparse.Action):
     """Stores a value that may be given as an argument or as an option, but not as two."""
 

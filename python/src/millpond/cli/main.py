@@ -27,7 +27,7 @@ from millpond.cli import (
     tables,
     ui,
 )
-from millpond.cli.arguments import Once, add_file_sink, add_options, options_of
+from millpond.cli.arguments import Once, Parser, add_file_sink, add_options, options_of
 from millpond.cli.output import Output, give_up_stdout, stand_in_for_closed
 from millpond.errors import (
     ErrorKind,
@@ -49,7 +49,7 @@ Command = Callable[[argparse.Namespace, Output], int]
 
 def parser() -> argparse.ArgumentParser:
     """Return the parser of all arguments. What it parses has the command as `run`."""
-    root = argparse.ArgumentParser(
+    root = Parser(
         prog="millpond",
         description=(
             "State of Spark Structured Streaming kept as Flink keeps its own: look at it, check it,"
