@@ -10,15 +10,20 @@ import os
 import resource
 import tracemalloc
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
 from millpond import savepoint
 from millpond.errors import InvalidInputError
+from millpond.format.changelog import ChangelogHeader
 from millpond.model.ids import StoreId
+from millpond.model.json_fields import ColumnFamily
 from millpond.model.key_groups import KeyGroups
 from millpond.rows.chunks import (
     CHUNK_BYTES,
@@ -99,6 +104,36 @@ def test_large_rows_are_exported_edited_and_restored_a_few_at_a_time(tmp_path: P
     assert max(seen) <= 2 * CHUNK_BYTES and peak_bytes < 10 * CHUNK_BYTES
     savepoint.restore(tmp_path / "edited", tmp_path / "new", partitions=2)
     assert sum(batch.num_rows for batch in scan_state(tmp_path / "new")[1]) == rows
+
+
+class LongLists(RowsBuilder):
+    """A query whose keys have four KiB each, and lists of 20,000 values."""
+
+    key_type = VALUE
+
+    def key_row(self, number: int) -> dict[str, Any]:
+        return {"n": f"{number:04}" * 1024}
+
+    def value(self, store: StoreId, version: int) -> bytes:
+        row = super().value(store, version)
+        return (len(row).to_bytes(4, "little") + row) * 20_000
+
+    def header(self, store: StoreId, version: int) -> ChangelogHeader:
+        lists = (ColumnFamily(self.family, 0, "point", multi=True),)
+        return replace(super().header(store, version), column_families=lists)
+
+
+def test_long_lists_are_read_a_few_values_at_a_time(tmp_path: Path) -> None:
+    """Each value has the key beside it."""
+    built = LongLists(tmp_path / "query", partitions=1, groups=KeyGroups(16, 1)).build(
+        2, snapshots=()
+    )
+    rows = dict[str, int]()
+    for batch in scan_state(built.root, batch_rows=10_000, raw=True)[1]:
+        assert batch.nbytes <= 4 * CHUNK_BYTES and batch.num_rows <= 10_000
+        for count in pc.value_counts(batch.column("key").field("n")).to_pylist():
+            rows[count["values"][:4]] = rows.get(count["values"][:4], 0) + count["counts"]
+    assert rows == {"0001": 20_000, "0002": 20_000}
 
 
 @pytest.mark.parametrize("sizes", [[64 * MIB], [MIB + 7 * i for i in range(32)]])

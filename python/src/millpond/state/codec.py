@@ -6,7 +6,7 @@ How keys of each kind are laid out: docs/reference/format.md, "Physical key".
 from __future__ import annotations
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -167,17 +167,23 @@ def split_lists(values: Sequence[bytes]) -> tuple[list[bytes], list[int]]:
     single: list[bytes] = []
     counts: list[int] = []
     for value in values:
-        at, before = 0, len(single)
-        while at < len(value):
-            if at + 4 > len(value):
-                raise _damaged("a list of values ends early")
-            (size,) = struct.unpack_from("<I", value, at)
-            at += 4 + size
-            if at > len(value):
-                raise _damaged("a list of values ends early")
-            single.append(value[at - size : at])
+        before = len(single)
+        single += single_values(value)
         counts.append(len(single) - before)
     return single, counts
+
+
+def single_values(value: bytes) -> Iterator[bytes]:
+    """Yield the values of a list. Raises: as `decode_keys`."""
+    at = 0
+    while at < len(value):
+        if at + 4 > len(value):
+            raise _damaged("a list of values ends early")
+        (size,) = struct.unpack_from("<I", value, at)
+        at += 4 + size
+        if at > len(value):
+            raise _damaged("a list of values ends early")
+        yield value[at - size : at]
 
 
 def _damaged(why: str) -> FormatError:

@@ -10,6 +10,7 @@ import json
 import math
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +21,7 @@ from millpond.model.json_fields import ColumnFamily
 from millpond.query.erasing import Erasures, read_erasures, unerased
 from millpond.query.index import SavepointIndex
 from millpond.rows.arrow_types import struct_type
-from millpond.rows.chunks import chunks_of, pair_bytes
+from millpond.rows.chunks import CHUNK_BYTES, chunks_of, pair_bytes
 from millpond.rows.encode import conform, encode_rows
 from millpond.rows.nested import as_grouped
 from millpond.rows.readable import list_of, scalar_of
@@ -31,6 +32,7 @@ from millpond.state.codec import (
     check_supported,
     decode_keys,
     decode_values,
+    single_values,
     split_lists,
 )
 from millpond.state.join_columns import join_columns
@@ -65,8 +67,7 @@ def scan_state(
 
     Args, Raises: as `millpond.read_state`.
         batch_rows: rows of a batch, at least 1. A batch has fewer if rows are large or `keys`
-            leaves
-            some out, more if keys have lists of values.
+            leaves some out.
         partitions: only these; None: all.
         limit: at most so many rows; None: all.
         join_names: the columns of a join's key have the names that they have in its inputs.
@@ -197,18 +198,13 @@ def _decoded(
     """Return rows as a `pyarrow.RecordBatch`.
 
     Args:
-        partition: of all rows, or of each key.
+        partition: of all rows, or of each of them.
+        values: single ones.
     """
-    numbers = None if isinstance(partition, int) else partition
-    if family.multi:
-        values, counts = split_lists(values)
-        keys = [key for key, count in zip(keys, counts, strict=True) for _ in range(count)]
-        if numbers is not None:
-            numbers = [n for n, count in zip(numbers, counts, strict=True) for _ in range(count)]
     columns = [
         pa.repeat(pa.scalar(partition, pa.int32()), len(keys))
-        if numbers is None
-        else pa.array(numbers, pa.int32()),
+        if isinstance(partition, int)
+        else pa.array(partition, pa.int32()),
         decode_keys(keys, selection.schema, place_bytes=0, encoding=family.encoding),
         decode_values(values, selection.schema, encoding=family.encoding),
     ]
@@ -233,6 +229,10 @@ def rows_of(
         partitions: of each entry.
     """
     keys, values = without_places(family, found)
+    if family.multi:
+        values, counts = split_lists(values)
+        of = [n for n, count in enumerate(counts) for _ in range(count)]
+        keys, partitions = [keys[n] for n in of], [partitions[n] for n in of]
     return _decoded(selection, schema, partitions, family, keys, values, raw=False)
 
 
@@ -248,10 +248,10 @@ def _stored(
     selection: Selection, batch_rows: int, partitions: Collection[int] | None
 ) -> Iterator[tuple[int, ColumnFamily, list[bytes], list[bytes]]]:
     """Yield the wanted rows, some at a time: partition, column family, keys without slot and column
-    family, values.
+    family, single values.
     """
     if selection.tables is not None:
-        yield from _from_tables(selection, selection.tables, partitions)
+        yield from _from_tables(selection, selection.tables, batch_rows, partitions)
         return
     for partition, version, family in selection.versions(partitions):
         if family is None:
@@ -260,12 +260,36 @@ def _stored(
         number = family.id.to_bytes(2, "big")
         with entries(version) as found:
             mine = (entry for entry in found if entry[0][2:PHYSICAL_PREFIX_BYTES] == number)
-            for part in chunks_of(mine, pair_bytes, rows=batch_rows):
+            for part in _parts(family, mine, batch_rows):
                 yield partition, family, *without_places(family, part)
 
 
+def _parts(
+    family: ColumnFamily, found: Iterable[tuple[bytes, bytes]], rows: int
+) -> Iterator[list[tuple[bytes, bytes]]]:
+    """Yield keys and single values, at most so many rows at a time."""
+    if not family.multi:
+        yield from chunks_of(found, pair_bytes, rows=rows)
+        return
+    # As `chunks_of`, in two thirds of the time, as without chunks: a key has many of them.
+    part: list[tuple[bytes, bytes]] = []
+    size_bytes = 0
+    for key, value in found:
+        for single in single_values(value):
+            part.append((key, single))
+            size_bytes += len(key) + len(single)
+            if len(part) == rows or size_bytes >= CHUNK_BYTES:
+                yield part
+                part, size_bytes = [], 0
+    if part:
+        yield part
+
+
 def _from_tables(
-    selection: Selection, index: SavepointIndex, partitions: Collection[int] | None
+    selection: Selection,
+    index: SavepointIndex,
+    batch_rows: int,
+    partitions: Collection[int] | None,
 ) -> Iterator[tuple[int, ColumnFamily, list[bytes], list[bytes]]]:
     # Start-up time: it loads pyarrow.parquet, which only canonical savepoints need.
     from millpond.state.canonical import CanonicalRows
@@ -276,8 +300,10 @@ def _from_tables(
         mine = place == (selection.operator.operator, selection.store, selection.family)
         if mine and (partitions is None or table.store.partition in partitions):
             check_supported(table.family, selection.schema)
-            for rows in source.table_rows(table):
-                yield table.store.partition, table.family, rows.keys, rows.values
+            stored = (zip(r.keys, r.values, strict=True) for r in source.table_rows(table))
+            for part in _parts(table.family, chain.from_iterable(stored), batch_rows):
+                keys, values = [key for key, _ in part], [value for _, value in part]
+                yield table.store.partition, table.family, keys, values
 
 
 def key_value(schema: Struct, name: str, value: object, shown: Mapping[str, str]) -> Any:
