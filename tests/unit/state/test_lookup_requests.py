@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 import millpond
@@ -22,10 +23,12 @@ from millpond.format import layout
 from millpond.format.changelog import ChangelogHeader
 from millpond.format.format_file import decode_format, encode_format
 from millpond.model.ids import StoreId, VersionId
+from millpond.model.key_groups import KeyGroups
+from millpond.rows.encode import encode_rows
 from millpond.storage.place import place_record
 from tests.checkpoints import CheckpointBuilder, version_id
 from tests.join_checkpoints import ROWS, JoinBuilder
-from tests.row_checkpoints import HashedBuilder
+from tests.row_checkpoints import VALUE, HashedBuilder, RowsBuilder
 from tests.s3_server import S3Server, s3_server
 
 _SNAPSHOTS = (2, 4)
@@ -151,6 +154,28 @@ def test_a_join_by_the_stored_name(server: S3Server, tmp_path: Path) -> None:
             assert counts.pop("sst") <= 2 * stores
             expected = {"LIST": 1 + stores, "manifest": stores, "changelog": 2 * stores}
             assert counts == expected
+
+
+class Large(RowsBuilder):
+    """Values of one MiB each."""
+
+    def value(self, store: StoreId, version: int) -> bytes:
+        (row,) = encode_rows(pa.array([{"n": str(version % 10) * 1024**2}]), VALUE).to_pylist()
+        return b"\0" + bytes(row)
+
+
+def test_the_first_rows_need_the_first_sst(server: S3Server, tmp_path: Path) -> None:
+    """All SSTs of the first partition were fetched."""
+    made = Large(tmp_path / "query", partitions=2, groups=KeyGroups(16, 2))
+    made.build(62, snapshots=(30, 45, 60))
+    every = millpond.read_state(made.root)
+    OnS3(server, made)
+    for limit, ssts in ((1, 1), (None, 6)):
+        server.log.clear()
+        assert millpond.read_state(made.root, limit=limit).equals(every.slice(0, limit))
+        counts = _counts(server)
+        assert counts["sst"] == ssts
+    assert millpond.read_state(made.root, limit=50).equals(every.slice(0, 50))
 
 
 class Unknowing(HashedBuilder):

@@ -14,8 +14,9 @@ from millpond.model.ids import StoreId, VersionId
 from millpond.rows.chunks import pair_bytes
 from millpond.storage import MemoryStorage
 from millpond.store import point_reads
-from millpond.store.entries import entries, open_version
+from millpond.store.entries import entries, open_version, parts_of
 from millpond.store.files import StoreFiles
+from millpond.store.partial_database import PartialDatabase
 from millpond.store.point_reads import Most, PointReader
 from tests.checkpoints import CheckpointBuilder, version_id
 
@@ -156,6 +157,28 @@ def test_an_sst_that_could_not_be_opened_is_opened_later(
     ]
     assert storage.ssts == 2, "what was fetched is kept"
     reader.close()
+
+
+def test_a_scan_fetches_ssts_when_it_comes_to_them(tmp_path: Path) -> None:
+    built = CheckpointBuilder(tmp_path / "query").build(40, snapshots=(3, 5, 9, 17, 20, 31, 38))
+    storage, store = _Remote(), StoreId(0, 0)
+    for info in built.storage.list(""):
+        storage.put_bytes(info.key, built.storage.read(info.key))
+    files = StoreFiles(built.storage, store, 1), StoreFiles(storage, store, 1)
+    local, remote = (open_version(some, VersionId(40)) for some in files)
+    with entries(local) as found:
+        every = list(found)
+    with entries(remote, few=True) as found:
+        assert list(found) == every
+    assert storage.ssts == 7
+    (part,) = parts_of(remote)
+    database = PartialDatabase(storage, part, str(tmp_path / "part"), name="it")
+    storage.ssts, fetched = 0, list[int]()
+    for entry in database.scan():
+        assert entry in every
+        fetched.append(storage.ssts)
+    assert fetched == sorted(fetched) and list(dict.fromkeys(fetched)) == [1, 2, 4, 7]
+    database.close()
 
 
 def test_a_limit_ends_a_search(tmp_path: Path) -> None:

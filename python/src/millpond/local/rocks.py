@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import takewhile
 from typing import Any
 
 from millpond.errors import ErrorKind, FormatError, UnsupportedError
@@ -99,9 +100,16 @@ class Reader:
 
         Raises: FormatError: SST_DAMAGED.
         """
+        return takewhile(lambda entry: entry[0].startswith(prefix), self.starting_at(prefix))
+
+    def starting_at(self, key: bytes) -> Iterator[tuple[bytes, bytes]]:
+        """Yield the entries with this key and larger ones, ordered by key.
+
+        Raises: FormatError: SST_DAMAGED.
+        """
         iterator = self._db.iter()
-        iterator.seek(prefix)
-        while iterator.valid() and iterator.key().startswith(prefix):
+        iterator.seek(key)
+        while iterator.valid():
             yield iterator.key(), iterator.value()
             iterator.next()
         try:

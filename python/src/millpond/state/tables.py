@@ -87,7 +87,8 @@ def scan_state(
     if join_names or keys is not None:
         names = shown_names(opened, selection)
     chosen = None if keys is None else Filter(keys, selection.schema.key, names)
-    found = batches_of(selection, schema, chosen, raw, batch_rows, partitions)
+    few = limit is not None
+    found = batches_of(selection, schema, chosen, raw, batch_rows, partitions, few=few)
     batches = _unerased(limited(found, limit), storage, root, before)
     if not (join_names and names):
         return schema, batches
@@ -127,7 +128,8 @@ def _with_names(batches: Iterator[Any], schema: Any) -> Iterator[Any]:
 
 def first_rows(selection: Selection, count: int) -> Any:
     """Return the first rows of a column family as a `pyarrow.RecordBatch`; None: it has none."""
-    return next(batches_of(selection, schema_of(selection), None, False, count, None), None)
+    schema = schema_of(selection)
+    return next(batches_of(selection, schema, None, False, count, None, few=True), None)
 
 
 def read_state(
@@ -176,9 +178,14 @@ def batches_of(
     raw: bool,
     batch_rows: int,
     partitions: Collection[int] | None,
+    *,
+    few: bool = False,
 ) -> Iterator[Any]:
-    """Yield the rows of a column family. Args: as for `scan_state`. chosen: only these rows."""
-    for partition, family, keys, values in _stored(selection, batch_rows, partitions):
+    """Yield the rows of a column family.
+
+    Args: as for `scan_state`. chosen: only these rows. few: as for `entry_chunks`.
+    """
+    for partition, family, keys, values in _stored(selection, batch_rows, partitions, few):
         rows = _decoded(selection, schema, partition, family, keys, values, raw)
         if chosen is not None:
             rows = rows.filter(chosen.mask(rows.column(1)))
@@ -245,7 +252,7 @@ def without_places(
 
 
 def _stored(
-    selection: Selection, batch_rows: int, partitions: Collection[int] | None
+    selection: Selection, batch_rows: int, partitions: Collection[int] | None, few: bool
 ) -> Iterator[tuple[int, ColumnFamily, list[bytes], list[bytes]]]:
     """Yield the wanted rows, some at a time: partition, column family, keys without slot and column
     family, single values.
@@ -258,7 +265,7 @@ def _stored(
             continue
         check_supported(family, selection.schema)
         number = family.id.to_bytes(2, "big")
-        with entries(version) as found:
+        with entries(version, few=few) as found:
             mine = (entry for entry in found if entry[0][2:PHYSICAL_PREFIX_BYTES] == number)
             for part in _parts(family, mine, batch_rows):
                 yield partition, family, *without_places(family, part)

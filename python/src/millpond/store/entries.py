@@ -8,7 +8,7 @@ import heapq
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import chain
@@ -27,9 +27,9 @@ from millpond.model.json_fields import ColumnFamily
 from millpond.rows.chunks import chunks_of, pair_bytes
 from millpond.storage import ObjectInfo
 from millpond.storage.stored_file import stored_path
-from millpond.store.files import StoreFiles, read_changelog_header
+from millpond.store.files import StoreFiles, is_local, read_changelog_header
 from millpond.store.overlay import Overlay, laid_over
-from millpond.store.partial_database import Part
+from millpond.store.partial_database import Part, PartialDatabase
 from millpond.store.restore.execute import Fetching, lay_out, lay_out_sources
 from millpond.store.restore.plan import RestorePlan, check_header, plan_restore
 
@@ -84,30 +84,37 @@ def newest_by_name(files: StoreFiles, version: VersionId) -> ChangelogHeader | M
 
 
 @contextmanager
-def entries(version: StoreVersion) -> Iterator[Iterator[Entry]]:
+def entries(version: StoreVersion, *, few: bool = False) -> Iterator[Iterator[Entry]]:
     """Yield an iterator over all entries (physical key, value), ascending by key.
 
-    Raises: as `entry_chunks`.
+    Args, Raises: as `entry_chunks`.
     """
-    with entry_chunks(version) as chunks:
+    with entry_chunks(version, few=few) as chunks:
         yield chain.from_iterable(chunks)
 
 
 @contextmanager
-def entry_chunks(version: StoreVersion) -> Iterator[Iterator[list[Entry]]]:
+def entry_chunks(version: StoreVersion, *, few: bool = False) -> Iterator[Iterator[list[Entry]]]:
     """Yield an iterator over all entries (physical key, value), ascending by key, in lists of
     thousands.
 
     SSTs are read as a stream. Changes by the changelogs are held in memory up to a limit, beyond it
     in temporary files.
 
+    Args:
+        few: maybe only the first entries are wanted: from a remote storage fetch SSTs when the
+            iteration comes to them.
     Raises: FormatError: a file is damaged. NotFoundError: it is gone. UnsupportedError: rocksdict
     is not installed.
     """
-    with scratch_directory("read") as directory:
+    with scratch_directory("read") as directory, ExitStack() as stack:
         changes = changes_of(version, directory).chunks()
-        fetching = Fetching(verify_checksums=bool(version.sums))
-        scans = map(_scan, databases_of(version, f"{directory}/db", fetching))
+        partly = few and not is_local(version.files.storage, version.files.store)
+        scans = (
+            _partly(version, f"{directory}/db", stack)
+            if partly
+            else _wholly(version, f"{directory}/db")
+        )
         # No key is in two databases, so the merge yields every key once, in order.
         below = heapq.merge(*scans)
         yield laid_over(chunks_of(below, pair_bytes), changes)
@@ -199,9 +206,25 @@ def changes_of(version: StoreVersion, directory: str, *, in_memory: bool = False
     return overlay
 
 
-def _scan(database: Database) -> Iterator[Entry]:
-    found = rocks.scan(database.directory, name=database.name)
-    owns = database.owns
+def _wholly(version: StoreVersion, directory: str) -> Iterator[Iterator[Entry]]:
+    """Yield the entries of each database of the snapshot. All of it is laid out at `directory`."""
+    fetching = Fetching(verify_checksums=bool(version.sums))
+    for database in databases_of(version, directory, fetching):
+        yield _owned_of(rocks.scan(database.directory, name=database.name), database.owns)
+
+
+def _partly(
+    version: StoreVersion, directory: str, until_end: ExitStack
+) -> Iterator[Iterator[Entry]]:
+    """As `_wholly`, but fetch SSTs when an iteration comes to them."""
+    for number, part in enumerate(parts_of(version)):
+        place, name = f"{directory}-part-{number}", name_of_snapshot(version)
+        database = PartialDatabase(version.files.storage, part, place, name=name)
+        until_end.callback(database.close)
+        yield _owned_of(database.scan(), part.owns)
+
+
+def _owned_of(found: Iterator[Entry], owns: Callable[[bytes], bool] | None) -> Iterator[Entry]:
     return found if owns is None else (entry for entry in found if owns(entry[0]))
 
 

@@ -76,6 +76,21 @@ class PartialDatabase:
         if reader is not None:
             yield from reader.starting_with(prefix)
 
+    def scan(self) -> Iterator[tuple[bytes, bytes]]:
+        """Yield all entries, ordered by key. Fetches SSTs when it comes to them: each time as many
+        as it has. Raises: as `get`.
+        """
+        ssts = sorted(self._part.ssts, key=_smallest)
+        start: bytes | None = b""
+        count = 1
+        while start is not None and ssts:
+            end = _smallest(ssts[count]) if count < len(ssts) else None
+            for entry in self._having(ssts[:count]).starting_at(start):
+                if end is not None and entry[0] >= end:
+                    break  # the next SSTs may have entries before this one
+                yield entry
+            start, count = end, 2 * count
+
     def close(self) -> None:
         """Give the files back."""
         for reader in self._readers:
@@ -88,14 +103,14 @@ class PartialDatabase:
         Args:
             holds: takes the smallest and the largest key of an SST.
         """
-        ssts = self._part.ssts
         wanted = [
-            sst
-            for sst in ssts
-            if holds(bytes.fromhex(sst.smallest_hex), bytes.fromhex(sst.largest_hex))
+            sst for sst in self._part.ssts if holds(_smallest(sst), bytes.fromhex(sst.largest_hex))
         ]
-        if not wanted:
-            return None
+        return self._having(wanted) if wanted else None
+
+    def _having(self, wanted: list[SstRef]) -> rocks.Reader:
+        """Return a reader that has these SSTs, and maybe others."""
+        ssts = self._part.ssts
         with self._lock:
             if not {sst.local_name for sst in wanted} <= self._readable:
                 many = len(self._readers) >= _TIMES
@@ -164,3 +179,7 @@ class PartialDatabase:
             raise translate_restored(e, f"preparing {directory}") from e
         self._readers.append(rocks.Reader(directory, name=self._name))
         self._readable = frozenset(self._fetched)
+
+
+def _smallest(sst: SstRef) -> bytes:
+    return bytes.fromhex(sst.smallest_hex)
