@@ -142,6 +142,21 @@ def test_what_the_storage_refuses(logging: Logging, tmp_path: Path) -> None:
         provider.close()
 
 
+def test_what_cannot_be_collected(logging: Logging, tmp_path: Path) -> None:
+    """The sweep does not know what the other partition's snapshot names."""
+    scene = written_scene(logging.harness, tmp_path)
+    other = scene.directory.parent / "1"
+    other.mkdir()
+    (other / "1.manifest").write_bytes(b"damaged")
+    provider = scene.open()
+    provider.store(max(scene.states)).abort()
+    provider.cleanup()
+    provider.close()
+    (failed,) = [e for e in events(logging.log()) if e["event"] == "collection_failed"]
+    assert (failed["error"], failed["version"]) == ("MANIFEST_DAMAGED", str(max(scene.states)))
+    assert "state/0/1/1.manifest" in failed["reason"]
+
+
 @pytest.fixture
 def alone(tmp_path: Path) -> Iterator[Harness]:
     """A JVM in which no other test's stores have memory."""

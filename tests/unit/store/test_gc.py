@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from millpond.errors import ErrorKind
+from millpond.errors import ErrorKind, UnavailableError
 from millpond.format import layout
 from millpond.model.ids import VersionId
 from millpond.operations.inspect.verify import verify
@@ -418,6 +418,32 @@ def test_an_unreadable_pin_stops_all_collection(make: MakeProvider, pin: str) ->
     with pytest.raises(CallError, match="nothing is collected") as caught:
         provider.collect(versions[8])
     assert caught.value.kind is ErrorKind.FORMAT_DAMAGED and provider.stored() == before
+
+
+def test_a_lineage_that_cannot_be_read_is_told(make: MakeProvider) -> None:
+    provider = make(retain_versions=2)
+    versions = history(provider, 8, 2, 6)
+    (newest,) = [name for name in provider.stored(".changelog") if name.startswith("8")]
+    (provider.directory / newest).write_bytes(b"damaged")
+    before = provider.stored()
+    told = provider.collect(versions[8])
+    assert told["problem"]["kind"] == "CHANGELOG_DAMAGED" and newest in told["problem"]["message"]
+    assert told["deleted_files"] == 0 and provider.stored() == before
+
+
+def test_pins_of_a_rescale_that_cannot_be_looked_at_are_told(
+    make: MakeProvider, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    provider = make(retain_versions=2)
+    versions = history(provider, 8, 2, 4, 6)
+
+    def failing(*_: object, **__: object) -> None:
+        raise UnavailableError("no answer", kind=ErrorKind.STORAGE_UNAVAILABLE)
+
+    monkeypatch.setattr("millpond.agent.collecting.read_spark_metadata", failing)
+    told = provider.collect(versions[8])
+    assert told["problem"]["kind"] == "STORAGE_UNAVAILABLE"
+    assert told["deleted_files"] > 0, "the rest is done"
 
 
 def test_a_store_that_others_carried_on_is_not_reported(

@@ -110,10 +110,11 @@ def test_one_unreadable_manifest_stops_the_sweep_of_the_operator(make: MakeProvi
     damaged = other.directory / "1.manifest"
     content = damaged.read_bytes()
     damaged.write_bytes(content[:-1])
-    sweeper.collect(versions[2])
+    told = sweeper.collect(versions[2])["problem"]
     assert orphan.exists()
+    assert told["kind"] == "MANIFEST_DAMAGED" and told["message"].startswith("state/0/1/1.manifest")
     damaged.write_bytes(content)
-    sweeper.collect(versions[2])
+    assert "problem" not in sweeper.collect(versions[2])
     assert not orphan.exists()
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from millpond.agent.context import CheckpointContext, StoreContext
 from millpond.errors import ErrorKind, MillpondError, NotFoundError
@@ -34,11 +34,12 @@ _DROP_EACH_MS = 3_600_000  # to look for them costs a listing
 
 
 @dataclass(slots=True)
-class _Deleted:
-    """What a collection has deleted so far."""
+class _Done:
+    """What a collection has deleted so far, and what stood in its way."""
 
     files: int = 0
     size_bytes: int = 0
+    problems: list[MillpondError] = field(default_factory=list)
 
     def add(self, infos: Iterable[ObjectInfo]) -> None:
         for info in infos:
@@ -56,6 +57,8 @@ def collect(
         anchor: the newest version that Spark asked for; proves what is committed.
         force: ignore the interval between collections, but not the grace period.
         now_ms: since the epoch.
+    Returns: `deleted_files` and `deleted_bytes`; `problem`, as the `error` of an answer, if
+        something could not be looked at, or not be deleted, and the rest was done.
     Raises: UnavailableError: the storage does not answer. What is deleted stays deleted; the next
         collection continues.
     """
@@ -66,20 +69,26 @@ def collect(
     proven = anchor.version > 0 and _is_proven(context, anchor)
     pinned = context.checkpoint.pins.read(context.storage, now_ms=now_ms)
     known = anchor if proven else None
-    deleted = _Deleted()
-    deleted.add(_expire(context, known, pinned, now_ms))
+    done = _Done()
+    done.add(_expire(context, known, pinned, done.problems, now_ms))
     context.last_collect_ms = now_ms
     if _sweeps(context):
-        _sweep_now_and_then(context, known, pinned, deleted, force, interval_ms, now_ms)
-    if deleted.files:
+        _sweep_now_and_then(context, known, pinned, done, force, interval_ms, now_ms)
+    if done.files:
         emit(
             "files_deleted",
             **context.event_fields,
             version=anchor.version,
-            files=deleted.files,
-            bytes=deleted.size_bytes,
+            files=done.files,
+            bytes=done.size_bytes,
         )
-    return {"deleted_files": deleted.files, "deleted_bytes": deleted.size_bytes}
+    answer: dict[str, object] = {
+        "deleted_files": done.files,
+        "deleted_bytes": done.size_bytes,
+    }
+    for e in done.problems[:1]:
+        answer["problem"] = {"kind": e.kind.value, "message": e.message, "hint": e.hint}
+    return answer
 
 
 def _is_over(interval_ms: int, since_ms: int, now_ms: int) -> bool:
@@ -88,12 +97,17 @@ def _is_over(interval_ms: int, since_ms: int, now_ms: int) -> bool:
 
 
 def _expire(
-    context: StoreContext, anchor: VersionId | None, pinned: frozenset[str], now_ms: int
+    context: StoreContext,
+    anchor: VersionId | None,
+    pinned: frozenset[str],
+    problems: list[MillpondError],
+    now_ms: int,
 ) -> list[ObjectInfo]:
     """Delete what no retained version of the store needs.
 
     Args:
         anchor: the commit log named it at `now_ms` or later. None: nobody knows what is committed.
+        problems: gets what stands in the way.
     """
     if anchor is None:
         return []
@@ -110,12 +124,14 @@ def _expire(
         pinned=pinned,
     )
     files.forget_young(now_ms - CACHEABLE_AGE_MS)
-    if expiry.reason:
+    if expiry.problem is not None:
         # An executor that lost the store to another one misses what that one has collected. Spark
         # soon tells it to let go.
         newest = max((version.version for version in files.listing.changelogs), default=0)
-        level = logging.INFO if newest > anchor.version + 1 else logging.WARNING
-        log.log(level, "store %s: nothing is collected: %s", context.store, expiry.reason)
+        lost = newest > anchor.version + 1
+        level = logging.INFO if lost else logging.WARNING
+        log.log(level, "store %s: nothing is collected: %s", context.store, expiry.problem)
+        problems += [] if lost else [expiry.problem]
     if expiry.files:
         if not _is_still_proven(context, anchor):
             return []
@@ -186,7 +202,7 @@ def _sweep_now_and_then(
     context: StoreContext,
     anchor: VersionId | None,
     pinned: frozenset[str],
-    deleted: _Deleted,
+    done: _Done,
     force: bool,
     interval_ms: int,
     now_ms: int,
@@ -203,10 +219,12 @@ def _sweep_now_and_then(
         # Empty when this executor sweeps for the first time: then every SST waits.
         before = checkpoint.marks.get(operator, {})
         seen = _survey(checkpoint, operator, pinned, now_ms)
-        deleted.add(_sweep(checkpoint, operator, seen, before, pinned, grace_ms, now_ms))
+        done.add(
+            _sweep(checkpoint, operator, seen, before, pinned, done.problems, grace_ms, now_ms)
+        )
         _drop_unfinished(checkpoint, operator, now_ms)
         if anchor is not None:
-            _clear_after_rescale(context, anchor, seen, pinned, deleted, grace_ms, now_ms)
+            _clear_after_rescale(context, anchor, seen, pinned, done, grace_ms, now_ms)
     finally:
         with checkpoint.lock:
             checkpoint.sweeping.discard(operator)
@@ -218,6 +236,7 @@ def _sweep(
     seen: Survey,
     before: Marks,
     pinned: frozenset[str],
+    problems: list[MillpondError],
     grace_ms: int,
     now_ms: int,
 ) -> list[ObjectInfo]:
@@ -245,6 +264,7 @@ def _sweep(
         doomed = _delete(checkpoint, operator, sweep.doomed, pinned, now_ms)
     except MillpondError as e:
         log.warning("operator %d is not swept: %s", operator, e)
+        problems.append(e)
         return []
     _save_candidates(checkpoint, operator, candidates, sweep.candidates)
     if doomed or sweep.candidates:
@@ -322,7 +342,7 @@ def _clear_after_rescale(
     anchor: VersionId,
     seen: Survey,
     pinned: frozenset[str],
-    deleted: _Deleted,
+    done: _Done,
     grace_ms: int,
     now_ms: int,
 ) -> None:
@@ -358,7 +378,7 @@ def _clear_after_rescale(
             if doomed and not _is_still_proven(context, anchor):
                 return
             storage.delete(info.key for info in doomed)
-            deleted.add(doomed)
+            done.add(doomed)
         if rescale_pins:
             seen.check()
             doomed = [
@@ -368,9 +388,10 @@ def _clear_after_rescale(
             ]
             if doomed and _is_still_proven(context, anchor):
                 storage.delete(info.key for info in doomed)
-                deleted.add(doomed)
+                done.add(doomed)
     except MillpondError as e:
         log.warning("operator %d: what a rescale left behind is not cleared: %s", operator, e)
+        done.problems.append(e)
 
 
 def _candidates_key(operator: int) -> str:

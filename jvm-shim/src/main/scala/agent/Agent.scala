@@ -108,12 +108,14 @@ object Agent extends Logging {
   }
 
   private def answer(method: String, node: JsonNode): JsonNode = {
-    val error = node.get("error")
-    if (error == null) node.get("ok")
-    else
-      throw new MillpondException(error.path("kind").asText("INTERNAL"),
-        error.path("message").asText(s"the agent refused '$method'"), error.path("hint").asText(""))
+    throwIfThere(method, node.get("error"))
+    node.get("ok")
   }
+
+  /** Throw the error that an answer describes; null: it describes none. */
+  def throwIfThere(method: String, error: JsonNode): Unit = if (error != null)
+    throw new MillpondException(error.path("kind").asText("INTERNAL"),
+      error.path("message").asText(s"the agent refused '$method'"), error.path("hint").asText(""))
 
   private def current(settings: AgentSettings): AgentLink = {
     val simulated = Seams.agent

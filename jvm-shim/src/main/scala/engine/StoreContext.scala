@@ -37,21 +37,22 @@ final class StoreContext(val storeId: StateStoreId, val conf: StateStoreConf,
       "spark.sql.shuffle.partitions").iterator.map(hadoopConf.get).find(_ != null).map(_.toInt)
 
   /** A call to the agent in the name of this store. `generation` numbers the local copies: each has
-    * a folder of its own. */
+    * a folder of its own. What did the rest, and answers with a `problem`, has failed too. */
   def call(method: String, generation: Int)(fill: ObjectNode => Any): JsonNode = {
     // fails if the store is closed and its folder deleted: the last call must not bring it back
     folderOf(generation).mkdir()
     val start = System.nanoTime
-    val answer =
-      try ask(method, generation)(fill)
-      catch {
-        case e: MillpondException if e.kind.startsWith("STORAGE_") =>
-          storageFailed(method, start, e)
-          events.publish()
-          throw e
-      }
-    storageUse.add(answer)
-    answer
+    try {
+      val answer = ask(method, generation)(fill)
+      storageUse.add(answer)
+      Agent.throwIfThere(method, answer.get("problem"))
+      answer
+    } catch {
+      case e: MillpondException if e.kind.startsWith("STORAGE_") =>
+        storageFailed(method, start, e)
+        events.publish()
+        throw e
+    }
   }
 
   private def ask(method: String, generation: Int)(fill: ObjectNode => Any): JsonNode = {

@@ -44,7 +44,7 @@ class Expiry:
 
     base: VersionId | None
     files: tuple[ObjectInfo, ...]  # ascending by version
-    reason: str = ""  # why nothing may go although something should; else ""
+    problem: FormatError | NotFoundError | None = None  # why nothing may go that should
 
     @property
     def keys(self) -> list[str]:
@@ -94,7 +94,7 @@ def plan_expiry(
     except (FormatError, NotFoundError) as e:
         # Nobody can tell what is needed without the whole lineage. A restore of these versions
         # reports the same error.
-        return Expiry(None, (), f"{type(e).__name__}: {e.message}")
+        return Expiry(None, (), e)
     old_enough = now_ms - grace_ms
     doomed: list[tuple[int, ObjectInfo]] = []
     for what, found in (("manifest", listing.manifests), ("changelog", listing.changelogs)):
