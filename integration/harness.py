@@ -283,6 +283,10 @@ class Harness:
         """Let nothing fail from now on. Return how often threads passed the seam."""
         return int(self.call("disarm"))
 
+    def report(self) -> dict[str, Any]:
+        """Return what an executor tells the driver: `metrics` by name, `stores` as dicts."""
+        return cast("dict[str, Any]", self.call("report"))
+
     def stop(self) -> None:
         """End the JVM in order, and wait for its end."""
         if self._process.poll() is None:

@@ -221,6 +221,33 @@ def test_a_take_over_restores_nothing(jvms: tuple[Harness, Harness], tmp_path: P
     scene.told([])
 
 
+def test_a_follower_knows_the_snapshots_that_the_writer_makes(
+    jvms: tuple[Harness, Harness], tmp_path: Path
+) -> None:
+    rng = random.Random(1)
+    scene = Scene(jvms, tmp_path / "ckpt", format_=2)
+    scene.batch(rng)
+    scene.follow()
+    for _ in range(3):
+        scene.batch(rng)
+    scene.writer.store(*scene.at).abort()  # proves it committed
+    before_ms = time.time() * 1000
+    scene.writer.snapshot()
+    made = scene.at[0]
+    scene.batch(rng)  # its changelog names the snapshot
+    scene.follow()
+    taken = scene.taken_over()
+    (shown,) = [
+        store
+        for store in jvms[1].report()["stores"]
+        if (store["run_id"], store["partition"]) == (scene.run_id, FOLLOWED)
+    ]
+    assert shown["snapshot_version"] == made and shown["behind"] == 1
+    assert shown["snapshot_ms"] >= before_ms and shown["behind_since_ms"] >= before_ms
+    taken.close()
+    scene.told([])
+
+
 def test_a_take_over_that_fails_gives_back_its_memory(
     jvms: tuple[Harness, Harness], tmp_path: Path
 ) -> None:

@@ -79,7 +79,9 @@ private[millpond] object Loader extends Logging {
     engine.status.changing {
       replay.resume(now)
       replay.run(changelogs, Some(now.id))
-      engine.loaded(now.caughtUp(replay, replay.newest, ids))
+      val next = now.caughtUp(replay, replay.newest, ids)
+      engine.loaded(next)
+      if (next.snapshotVersion != now.snapshotVersion) engine.shown.snapshotSeen()
     }
   }
 

@@ -73,6 +73,9 @@ private[millpond] final class Shown(context: StoreContext, metrics: StoreMetrics
     waitingSinceMs = takenMs
   }
 
+  /** Another executor made a snapshot, which a changelog names: nothing says when. */
+  def snapshotSeen(): Unit = snapshotMade(System.currentTimeMillis)
+
   def opened(): Unit = Observed.opened(this)
   def closed(): Unit = Observed.closed(this)
 }

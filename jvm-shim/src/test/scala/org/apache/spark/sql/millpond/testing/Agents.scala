@@ -7,11 +7,20 @@ import java.io.{InputStream, OutputStream, PrintWriter, StringWriter}
 import java.lang.reflect.InvocationTargetException
 import java.util.concurrent.TimeUnit
 
-/** Asks for this JVM's agent. Uses reflection, because the harness compiles without the shim. */
+/** Asks for this JVM's agent, and for what the shim tells of itself. Uses reflection, because the
+  * harness compiles without the shim. */
 object Agents {
   private val shim = "org.apache.spark.sql.millpond."
   private lazy val agents = Class.forName(shim + "agent.Agent$")
   private lazy val agent = agents.getField("MODULE$").get(null)
+
+  /** What an executor tells the driver, as JSON. */
+  def report(): String = {
+    val reports = Class.forName(shim + "observe.Report$")
+    val now = reports.getMethod("now", classOf[String])
+      .invoke(reports.getField("MODULE$").get(null), "harness")
+    now.getClass.getMethod("text").invoke(now).asInstanceOf[String]
+  }
 
   def isRunning: Boolean = agents.getMethod("isRunning").invoke(agent).asInstanceOf[Boolean]
 

@@ -458,6 +458,7 @@ object ProviderHarness {
     case "ask_once" => nodes.textNode(Agents.askOnce(text(c, "request")))
     case "agent_lingers" => Agents.linger(); nodes.nullNode
     case "ask_killed" => nodes.numberNode(Agents.askKilled(c.get("tasks").intValue))
+    case "report" => json.readTree(Agents.report())
     case "pid" => nodes.numberNode(ProcessHandle.current.pid)
     case other => throw new IllegalArgumentException(s"command $other")
   }
