@@ -153,6 +153,32 @@ def test_runs_that_end_before_maintenance_collect(
             wait_until(is_collected, seconds=60, what=f"the collection in run {version}")
 
 
+def _shown(harness: Harness) -> list[tuple[int, int, int]]:
+    """Return the version, the memory in bytes, and the snapshot's time of each store."""
+    stores = harness.report()["stores"]
+    return sorted((s["version"], s["memory_bytes"], s["snapshot_ms"]) for s in stores)
+
+
+def test_a_run_that_gave_its_rows_up_shows_none(harness: Harness, tmp_path: Path) -> None:
+    with _two_runs(harness, tmp_path / "query") as (first, second):
+        store = first.store(0)
+        store.put(["key", 1], ["x" * 10_000])
+        one = store.commit()
+        first.store(one.version, one.id).abort()
+        first.snapshot()
+        store = first.store(one.version, one.id)
+        store.metrics()  # as Spark asks at the end of a batch
+        store.abort()
+        ((_, _, _), (version, memory_bytes, snapshot_ms)) = _shown(harness)
+        assert version == 1 and memory_bytes > 10_000 and snapshot_ms > 0
+        assert harness.report()["metrics"]["disk_used_bytes"] > 0
+        store = second.store(one.version, one.id)
+        (gone, (version, _, snapshot_ms)) = _shown(harness)
+        assert gone == (-1, 0, 0) and version == 1 and snapshot_ms > 0
+        assert harness.report()["metrics"]["disk_used_bytes"] == 0, "as the last batch left it"
+        store.abort()
+
+
 def test_a_task_of_the_run_before_that_lingers_keeps_its_rows(
     harness: Harness, tmp_path: Path
 ) -> None:

@@ -76,6 +76,9 @@ private[millpond] final class Shown(context: StoreContext, metrics: StoreMetrics
   /** Another executor made a snapshot, which a changelog names: nothing says when. */
   def snapshotSeen(): Unit = snapshotMade(System.currentTimeMillis)
 
+  /** The store gave up all that it has, until a load. */
+  def emptied(): Unit = newestSnapshotMs = 0L
+
   def opened(): Unit = Observed.opened(this)
   def closed(): Unit = Observed.closed(this)
 }

@@ -124,8 +124,10 @@ private[millpond] final class Snapshots(store: StoreView, spilledVersion: () => 
       }
       Seams.at("snapshot.uploaded")
       store.synchronized {
-        if (status.serves(p.generation))
+        if (status.serves(p.generation)) {
           published(p.version, p.id, answer.path("manifest").asText, p.composed)
+          store.shown.snapshotMade(p.takenMs)
+        }
       }
       store.metrics.snapshotTaken(answer.get("new_bytes").asLong,
         answer.get("reused_bytes").asLong, System.nanoTime - start)
@@ -133,7 +135,6 @@ private[millpond] final class Snapshots(store: StoreView, spilledVersion: () => 
         "duration_ms" -> (System.nanoTime - start) / 1000000L,
         "bytes" -> answer.get("new_bytes").asLong,
         "reused_bytes" -> answer.get("reused_bytes").asLong)
-      store.shown.snapshotMade(p.takenMs)
       p.version
     } finally p.drop()
 

@@ -454,7 +454,12 @@ final class StoreEngine(val context: StoreContext, follows: Boolean = false) ext
     val dropped = synchronized {
       val isUnused = holder == null && !status.isClosed
       superseded = holder != null
-      if (isUnused) { unload(); share.take(false) }
+      if (isUnused) {
+        unload()
+        share.take(false)
+        metrics.emptied()
+        shown.emptied()
+      }
       isUnused
     }
     // the disk may have no room for those of two runs
@@ -476,7 +481,7 @@ final class StoreEngine(val context: StoreContext, follows: Boolean = false) ext
           status.close()
           share.take(false)
           Runs.closed(this)
-          metrics.close()
+          metrics.emptied()
           shown.closed()
         }
       }

@@ -75,8 +75,8 @@ final class StoreMetrics {
     evictedBytes = 0L
   }
 
-  /** The store is closed: no batch takes the rest. */
-  def close(): Unit = synchronized {
+  /** The store gave up all that it has: no batch takes the rest. */
+  private[engine] def emptied(): Unit = synchronized {
     add()
     theMemoryBytes = 0L
     theDiskBytes = 0L
