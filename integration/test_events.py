@@ -193,6 +193,35 @@ def test_a_store_that_gives_memory_back(alone: Harness, tmp_path: Path) -> None:
         each.close()
 
 
+def test_a_snapshot_that_a_spill_would_prevent_and_that_fails(
+    alone: Harness, tmp_path: Path
+) -> None:
+    """The batch goes on: a spill mixes its rows into the disk tier, so no snapshot is made."""
+    provider = open_provider(
+        alone,
+        tmp_path / "query",
+        schema=Schema("k string, n bigint", "v string"),
+        operator="dedupe",
+        conf={"millpond.memory.budget": "1m", "minDeltasForSnapshot": 1},
+    )
+    store = provider.store(0)
+    store.put(["k", 0], ["x"])
+    store.commit()
+    alone.arm("snapshot.checkpoint", kind="IO", last=1_000_000)
+    store = provider.store(1)
+    for part in range(30):
+        store.put_many([(["k", 1000 * part + i], ["x" * 150]) for i in range(1000)])
+    assert store.commit().version == 2
+    assert alone.disarm() == 1
+    found = events(alone.log_path.read_text())
+    assert [e for e in found if e["event"] == "spilled"]
+    (failed,) = [e for e in found if e["event"] == "snapshot_failed"]
+    assert (failed["version"], failed["snapshot_version"]) == ("1", "0")
+    assert failed["error"] == "java.io.IOException"
+    assert alone.report()["metrics"]["snapshot_failures_total"] == 1
+    provider.close()
+
+
 # ---- a query on a cluster
 
 

@@ -15,6 +15,7 @@ import org.apache.spark.sql.millpond.base.{
 import org.apache.spark.sql.millpond.changelog.PendingChangelog
 import org.apache.spark.sql.millpond.disk.DiskTier
 import org.apache.spark.sql.millpond.memory.NativeHeap
+import org.apache.spark.sql.millpond.observe.Counters
 import org.apache.spark.sql.millpond.rows.{KeyCount, StoreLayout}
 
 /** Flushes changelogs into the disk tier and publishes snapshots of it.
@@ -178,12 +179,14 @@ private[millpond] final class Snapshots(store: StoreView, spilledVersion: () => 
       val prepared = checkpoint(store.committed.composed)
       dropKept()
       kept = Some(prepared)
-    } catch {
-      case NonFatal(e) => logWarning(
-          s"store ${store.context.label}: no snapshot was made, the next batch tries again: " +
-            e.getMessage,
-          e)
-    }
+    } catch { case NonFatal(e) => failed(e) }
+
+  /** No snapshot was made; the next maintenance tries again. Callers publish the event. */
+  private[millpond] def failed(e: Throwable): Unit = {
+    Counters.snapshotFailures.increment()
+    store.context.events.noteError("snapshot_failed", e, "version" -> store.shown.version,
+      "snapshot_version" -> store.shown.snapshotVersion)
+  }
 
   /** Delete the snapshot that waits for its upload. Callers hold `diskLock`. */
   def dropKept(): Unit = takeKept().foreach(_.drop())

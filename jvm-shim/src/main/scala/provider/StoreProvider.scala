@@ -20,7 +20,6 @@ import org.apache.spark.sql.millpond.driver.Extension
 import org.apache.spark.sql.millpond.engine.{
   Follower, Followers, Loader, Session, StoreContext, StoreEngine, StoreMetrics
 }
-import org.apache.spark.sql.millpond.observe.Counters
 import org.apache.spark.sql.millpond.rows.FamilyDefinition
 import org.apache.spark.sql.types.StructType
 import org.apache.spark.util.NextIterator
@@ -349,9 +348,7 @@ abstract class StoreProvider extends CompatibleProvider {
       }
     catch {
       case NonFatal(e) => if (isNews) {
-          Counters.snapshotFailures.increment()
-          context.events.noteError("snapshot_failed", e, "version" -> engine.shown.version,
-            "snapshot_version" -> engine.shown.snapshotVersion)
+          engine.snapshots.failed(e)
           context.events.publish()
         }
     }
