@@ -299,9 +299,17 @@ def test_damage_and_a_place_that_goes(browser: Any, scene: Scene, tmp_path: Path
 
 
 def _groups(*stores: tuple[str, list[list[int] | None]]) -> dict[str, object]:
+    """Return what `groups` answers. Of a partition that has none nothing is known."""
     return {
         "stores": [
-            {"operator": 0, "name": name, "store": "default", "groups": of} for name, of in stores
+            {
+                "operator": 0,
+                "name": name,
+                "store": "default",
+                "groups": of,
+                "unknown": [partition for partition, keys in enumerate(of) if keys is None],
+            }
+            for name, of in stores
         ]
     }
 
@@ -333,6 +341,10 @@ def test_key_groups_of_a_query_that_changes(browser: Any, shown: Shown, scene: S
     assert "No state was written yet." not in first and "Live keys" in first
     failed = look({"error": wrong}, "no answer", status=503)
     assert "STORAGE_UNAVAILABLE" in failed and "Live keys" in failed
+    assert "not known" not in failed
+    some = look(_groups(("count", [[1, 2], None, [9, 0], None])), "partitions 1, 3 are not known")
+    assert "Live keys\nat least 12" in some and "Fullest partition\n2, 1.50 times" in some
+    assert "Key groups with keys\n3 of 4" in some
     unknown = look(_groups(("count", [None, None])), "No file tells the keys")
     assert "STORAGE_UNAVAILABLE" not in unknown and "Live keys" not in unknown
     other = look(_groups(("dedupe", [[7]])), "dedupe")

@@ -69,12 +69,14 @@ class GroupCounts:
 
     groups: by partition, those of its key groups, ascending by the group's number; None: no file of
     that partition tells. Partition p of n has the groups p, p + n, p + 2n, ...
+    unknown: the partitions of these that have files.
     """
 
     operator: int
     name: str
     store: str
     groups: tuple[tuple[int, ...] | None, ...]
+    unknown: tuple[int, ...]
 
 
 def anatomy(storage: Storage, checkpoint: str, store: StoreId) -> Anatomy:
@@ -185,20 +187,23 @@ def group_counts(storage: Storage, checkpoint: str) -> tuple[GroupCounts, ...]:
     partitions = found.spark.partitions if found.spark is not None else None
     counts: dict[tuple[int, str], dict[int, tuple[int, ...] | None]] = {}
     for store, listing in found.stores.items():
-        by_partition = counts.setdefault((store.operator, store.name), {})
-        by_partition[store.partition] = _groups_of(storage, listing)
-    return tuple(
-        GroupCounts(
-            operator=operator,
-            name=found.operators[operator].name if operator in found.operators else "",
-            store=name,
-            # Files of more partitions are those of before a rescale.
-            groups=tuple(
-                by_partition.get(number) for number in range(partitions or max(by_partition) + 1)
-            ),
+        if not listing.is_empty:
+            by_partition = counts.setdefault((store.operator, store.name), {})
+            by_partition[store.partition] = _groups_of(storage, listing)
+    told = []
+    for (operator, name), by_partition in sorted(counts.items()):
+        # Files of more partitions are those of before a rescale.
+        numbers = range(partitions or max(by_partition) + 1)
+        told.append(
+            GroupCounts(
+                operator=operator,
+                name=found.operators[operator].name if operator in found.operators else "",
+                store=name,
+                groups=tuple(by_partition.get(number) for number in numbers),
+                unknown=tuple(n for n in numbers if by_partition.get(n, ()) is None),
+            )
         )
-        for (operator, name), by_partition in sorted(counts.items())
-    )
+    return tuple(told)
 
 
 def _groups_of(storage: Storage, listing: Listing) -> tuple[int, ...] | None:

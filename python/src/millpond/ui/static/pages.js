@@ -196,14 +196,16 @@ function groups(place, get, given, failed) {
     at.none.hidden = cells.length > 0;
     at.full.hidden = !cells.length;
     if (!cells.length) return;
-    const n = s.groups.length, loads = s.groups.map((g, p) => ({ p, keys: g ? sum(g) : 0 })).sort((a, b) => b.keys - a.keys);
-    const average = sum(cells) / n, times = (keys, of) => (of ? (keys / of).toFixed(2) : "–");
+    const n = s.groups.length, unknown = new Set(s.unknown);
+    const loads = s.groups.map((g, p) => ({ p, keys: sum(g ?? []) })).filter((l) => !unknown.has(l.p)).sort((a, b) => b.keys - a.keys);
+    const average = sum(cells) / loads.length, times = (keys, of) => (of ? (keys / of).toFixed(2) : "–");
     const fullest = s.groups.flatMap((g, p) => (g ?? []).map((keys, i) => ({ group: p + i * n, p, keys }))).sort((a, b) => b.keys - a.keys);
     const hot = fullest.filter((g) => g.keys > hotAbove(mean));
-    at.head.replaceChildren(facts([["Live keys", count(sum(cells))], ["Partitions", count(n)],
+    at.head.replaceChildren(facts([["Live keys", (unknown.size ? "at least " : "") + count(sum(cells))], ["Partitions", count(n)],
       ["Key groups with keys", `${count(cells.filter((k) => k).length)} of ${count(cells.length)}`],
       ["Fullest partition", average ? `${loads[0].p}, ${times(loads[0].keys, average)} times the mean` : "–"],
       ["Hot key groups", hot.length ? `${count(hot.length)}; the fullest is ${hot[0].group}, ${times(hot[0].keys, mean)} times the mean` : "none"]]),
+    ...(unknown.size ? [note(`The keys of partition${unknown.size > 1 ? "s" : ""} ${s.unknown.join(", ")} are not known, and no mean has them. If files are damaged, the page Problems names them.`)] : []),
     note("Hot: more than four times the mean, and more than chance explains."));
     at.map.update(s.groups);
     at.more.replaceChildren(
