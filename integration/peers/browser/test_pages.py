@@ -18,6 +18,9 @@ from integration.jvm import MILLPOND, REPO
 from integration.peers.browser.conftest import Scene, Shown
 from integration.processes import wait_until
 from millpond import checkpoint
+from millpond.model.key_groups import KeyGroups
+from millpond.operations.rescale import rescale
+from tests.checkpoints import CheckpointBuilder
 
 pytestmark = [pytest.mark.spark, pytest.mark.peer]
 
@@ -294,6 +297,31 @@ def test_damage_and_a_place_that_goes(browser: Any, scene: Scene, tmp_path: Path
         page.tab.goto(page.tab.url.partition("#")[0] + "#/")
         page.tab.wait_for_selector("text=Cannot be shown", timeout=_WAIT_MS)
         page.context.close()
+    finally:
+        server.stop()
+
+
+@pytest.mark.parametrize("partitions", [2, 12])
+def test_what_a_rescale_left_is_marked_and_bounds_nothing(
+    browser: Any, tmp_path: Path, partitions: int
+) -> None:
+    built = CheckpointBuilder(tmp_path / "query", partitions=4, groups=KeyGroups(48, 12)).build()
+    rescale(built.storage, "it", partitions)
+    server = Shown(built.root, log=tmp_path / "log")
+    try:
+        page = Page(browser, server)
+        page.go(built.root, "storage")
+        (kept,) = page.tab.get_by_role("table", name="Retention").locator("tbody tr").all()
+        cells = kept.inner_text().split("\t")
+        assert cells[1] == "1 to 7", "of the partitions that there were"
+        page.go(built.root, "stores")
+        table = page.tab.get_by_role("table", name="Stores of operator 0")
+        shown = table.locator("tbody td:first-child").all_inner_texts()
+        gone = [f"{n} (gone)" for n in range(partitions, 4)]
+        assert shown == [*map(str, range(partitions)), *gone]
+        assert ("went by a rescale" in page.text()) == bool(gone)
+        page.context.close()
+        assert page.wrong == []
     finally:
         server.stop()
 

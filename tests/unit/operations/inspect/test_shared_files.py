@@ -68,6 +68,11 @@ def test_the_files_of_a_store(rescaled: CheckpointBuilder) -> None:
         assert all(versions == tuple(sorted(versions)) for versions in told.values())
 
 
+def test_how_many_partitions_there_were(rescaled: CheckpointBuilder) -> None:
+    shown = checkpoint.show(rescaled.root)
+    assert (shown.first_partitions, shown.partitions) in {(4, 2), (4, 12)}
+
+
 def test_snapshots_that_the_overview_shows(rescaled: CheckpointBuilder) -> None:
     manifests = composed(rescaled)
     (operator,) = checkpoint.show(rescaled.root).operators

@@ -90,6 +90,7 @@ class Overview(Notebook):
     provider: str | None
     spark_checkpoint_format: int
     partitions: int | None
+    first_partitions: int | None  # at the first committed batch
     max_parallelism: int | None
     key_group_base: int | None
     backend: str | None  # for sessions that set none
@@ -241,6 +242,7 @@ def overview(storage: Storage, checkpoint: str, tariff: Tariff | None = None) ->
         provider=spark.provider_class if spark is not None else None,
         spark_checkpoint_format=found.spark_format,
         partitions=partitions,
+        first_partitions=spark.partitions_at(commits[0] + 1) if spark and commits else None,
         max_parallelism=found.format.max_parallelism if found.format is not None else None,
         key_group_base=found.format.base if found.format is not None else None,
         backend=found.format.backend if found.format is not None else None,

@@ -93,13 +93,19 @@ export function storage(place, get) {
     kept.replaceChildren(el("h2", {}, "Retention"),
       facts([["Batches in the commit log", last === null ? "none" : `${count(first)} to ${count(last)}: ${count(last - first + 1)}`]]),
       table([["Operator", (o) => `${o.operator} ${o.name ?? ""}`],
-        ["Versions that all its stores have files of", (o) => range(o.stores.filter((x) => x.oldest_version !== null))],
-        ["Snapshots of a store", (o) => fewest(o.stores.map((x) => x.snapshots.length)), "n"],
+        ["Versions that all its stores have files of", (o) => range(there(o), q.first_partitions)],
+        ["Snapshots of a store", (o) => fewest(there(o).map((x) => x.snapshots.length)), "n"],
         ["Oldest snapshot", (o) => time(o.stores.flatMap((x) => x.snapshots.map((m) => m.created_ms)).sort((a, c) => a - c)[0])]],
       q.operators, { "aria-label": "Retention" }),
       note("spark.sql.streaming.minBatchesToRetain of the session says how many batches are kept; `millpond savepoint create` keeps one for good."));
   };
-  const range = (of) => (of.length ? `${count(Math.max(...of.map((x) => x.oldest_version)))} to ${count(Math.min(...of.map((x) => x.newest_version)))}` : "none");
+  const there = (o) => o.stores.filter((x) => !x.removed);
+  // Partitions that a rescale made have no older versions: those of before it have them.
+  const range = (stores, first) => {
+    const of = stores.filter((x) => x.oldest_version !== null);
+    const oldest = of.filter((x) => first === null || x.partition < first).map((x) => x.oldest_version);
+    return oldest.length ? `${count(Math.max(...oldest))} to ${count(Math.min(...of.map((x) => x.newest_version)))}` : "none";
+  };
   const fewest = (n) => (n.length ? (Math.min(...n) === Math.max(...n) ? count(n[0]) : `${count(Math.min(...n))} to ${count(Math.max(...n))}`) : "–");
   const load = async () => {
     const [q, h, s] = [await get("query"), await get("history", { last: 1000 }), await get("storage")];

@@ -152,6 +152,10 @@ function batches(place, get) {
 
 // ---- stores -------------------------------------------------------------------------------------
 
+const gone = (q) => (q.rescaling
+  ? "Those that are gone are none of the last committed batch: of the rescale that has not come to its end, or gone by one before."
+  : "Those that are gone went by a rescale. Their files go with the last version that needs them.");
+
 function stores(place, get) {
   const node = el("div");
   const load = async () => {
@@ -168,7 +172,7 @@ function stores(place, get) {
       ...q.problems.map((p) => el("div", { class: "error" }, p)),
       ...q.operators.flatMap((o) => [el("h2", {}, `Operator ${o.operator}: ${o.name ?? "no metadata"}`),
         table([
-          ["Partition", (s) => count(s.partition), "n"],
+          ["Partition", (s) => count(s.partition) + (s.removed ? " (gone)" : ""), "n"],
           ["Store", (s) => el("a", { href: `#/p/${place.id}/files?${new URLSearchParams({ operator: s.operator, partition: s.partition, store: s.name })}` }, s.name)],
           ["Keys", (s) => count(s.keys), "n"], ["Versions", (s) => span(s.oldest_version, s.newest_version), "n"],
           ["Changelogs", (s) => count(s.changelogs), "n"], ["their size", (s) => bytes(s.changelog_bytes), "n"],
@@ -176,7 +180,8 @@ function stores(place, get) {
           ["the newest", (s) => (s.snapshots.length ? count(s.snapshots[s.snapshots.length - 1].version) : "none"), "n"],
           ["SSTs", (s) => count(s.sst_files), "n"], ["their size", (s) => bytes(s.sst_bytes), "n"],
           ["Rescale", (s) => (s.scalable === false ? `no: ${s.unscalable_reason}` : "")],
-        ], o.stores, { "aria-label": `Stores of operator ${o.operator}` })]));
+        ], o.stores, { "aria-label": `Stores of operator ${o.operator}` }),
+        ...(o.stores.some((s) => s.removed) ? [note(gone(q))] : [])]));
     if (!q.operators.length) node.append(note("No state was written yet."));
   };
   return { node, load, refresh: load };
