@@ -326,6 +326,31 @@ def test_what_a_rescale_left_is_marked_and_bounds_nothing(
         server.stop()
 
 
+def test_batches_that_came_while_nobody_looked(browser: Any, shown: Shown, scene: Scene) -> None:
+    """A hidden tab asks for nothing. A line was drawn from what it knew to the newest batches."""
+    page = Page(browser, shown)
+    (like,) = checkpoint.history(scene.small, last=1).to_json()["batches"]
+    newest, asked = 4, []
+
+    def answer(request: Any) -> None:
+        last = int(request.request.url.partition("last=")[2])
+        asked.append(last)
+        numbers = range(max(0, newest + 1 - last), newest + 1)
+        batches = [{**like, "batch": n, "at_ms": like["at_ms"] + 1000 * n} for n in numbers]
+        request.fulfill(json={"batches": batches, "problems": []})
+
+    page.tab.route("**/history?*", answer)
+    page.tab.route("**/pulse*", lambda request: request.fulfill(json={"batch": newest}))
+    page.go(scene.small, "batches")
+    page.reaches("document.getElementById('live').dataset.batch", newest)
+    for newest in (6, 300):
+        page.reaches("document.querySelector('#last-batches tbody td').textContent", newest)
+    assert asked[0] == 1000 and asked.index(50) < asked.index(1000, 1)
+    assert asked.count(1000) == 2, "only once it does not know of some"
+    page.context.close()
+    assert page.wrong == []
+
+
 def _groups(*stores: tuple[str, list[list[int] | None]]) -> dict[str, object]:
     """Return what `groups` answers. Of a partition that has none nothing is known."""
     return {

@@ -134,20 +134,20 @@ function batches(place, get) {
     ], b.slice(-20).reverse(), { id: "last-batches", "aria-label": "The last batches" }), ...moved(b));
   };
   const node = el("div", {}, head, problems, el("div", { class: "charts" }, charts.map(([c]) => c.node)), last);
-  return {
-    node,
-    load: async () => {
-      const found = await get("history", { last: 1000 });
-      known = found.batches;
-      draw(found);
-    },
-    refresh: async () => {
-      const found = await get("history", { last: 50 });
-      const old = new Set(known.map((x) => `${x.run_id} ${x.batch}`));
-      known = [...known, ...found.batches.filter((x) => !old.has(`${x.run_id} ${x.batch}`))].slice(-1000);
-      draw(found);
-    },
+  const load = async () => {
+    const found = await get("history", { last: 1000 });
+    known = found.batches;
+    draw(found);
   };
+  const refresh = async () => {
+    const found = await get("history", { last: 50 });
+    const name = (x) => `${x.run_id} ${x.batch}`, old = new Set(known.map(name));
+    // A hidden tab asks for nothing: there may be more since the last one that it knows.
+    if (found.batches.length && !old.has(name(found.batches[0]))) return load();
+    known = [...known, ...found.batches.filter((x) => !old.has(name(x)))].slice(-1000);
+    draw(found);
+  };
+  return { node, load, refresh };
 }
 
 // ---- stores -------------------------------------------------------------------------------------
