@@ -106,6 +106,17 @@ def test_a_file_in_the_making_gives_its_whole_lines(cut: int) -> None:
     assert len(read_progress(storage)[0]) == 40
 
 
+def test_a_truncated_file_that_nobody_writes_any_more_is_named() -> None:
+    storage = MemoryStorage()
+    whole = packed(*(progress(n) for n in range(40)))
+    cut = put(storage, 1, RUN, 0, whole[:-12], 40)
+    put(storage, 1, RUN, 1, packed(progress(40))[:-12])  # its driver may be at it
+    put(storage, 2, LATER, 0, packed(progress(3, LATER)))
+    found, problems = read_progress(storage)
+    assert problems == [f"{cut}: it is not whole"]
+    assert found[-1].batch == 3 and len(found) > 20, "what is there counts"
+
+
 def test_a_file_that_is_replaced_after_it_was_listed_is_read_again() -> None:
     class Replaced(MemoryStorage):
         def read(self, key: str) -> bytes:

@@ -101,7 +101,8 @@ def _read_all(storage: Storage, last: int | None) -> tuple[list[BatchProgress], 
     files = sorted(((of, key) for of, key in listed if of is not None), reverse=True)
     found: list[BatchProgress] = []
     problems: list[str] = []
-    for _, part in groupby(
+    runs: set[str] = set()  # whose newest part was read: the driver may be writing that one
+    for (_, run_id, _), part in groupby(
         files, key=lambda file: (file[0].start_ms, file[0].run_id, file[0].part)
     ):
         if last is not None and len(found) >= last:
@@ -109,12 +110,15 @@ def _read_all(storage: Storage, last: int | None) -> tuple[list[BatchProgress], 
         batches: list[BatchProgress] = []
         for _, key in part:
             lines, whole, problem = _file(storage, key)
+            if not whole and run_id in runs:
+                problem = problem or "it is not whole"
             if problem:
                 problems.append(f"{key}: {problem}")
             # of a file that is being written: the one that it replaces may have more
             batches = max(batches, lines, key=len)
             if whole:
                 break
+        runs.add(run_id)
         found[:0] = batches
     return found if last is None else found[max(0, len(found) - last) :], problems
 
