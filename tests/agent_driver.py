@@ -60,6 +60,7 @@ class Provider:
     spark_format: int = 1
     partitions_hint: int | None = 4
     retain_versions: int = 3
+    maintenance_ms: int | None = None
     options: dict[str, Any] = field(default_factory=dict)
     run_id: str = "run"
     storage: Storage | None = None  # where the agent keeps the files; None: in `checkpoint`
@@ -97,6 +98,8 @@ class Provider:
             "retain_versions": self.retain_versions,
             "min_deltas_for_snapshot": 2,
         }
+        if self.maintenance_ms is not None:
+            store["maintenance_interval_ms"] = self.maintenance_ms
         if self.hadoop:
             store["hadoop"] = dict(self.hadoop)
         return call(self.service, method, store=store, **request)

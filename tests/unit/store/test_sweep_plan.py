@@ -73,5 +73,22 @@ def test_a_commit_in_flight_is_not_swept_however_short_the_grace_period() -> Non
     assert sweep.doomed == ()
 
 
+def test_a_batch_that_waits_for_rows_is_not_swept_between_two_maintenances() -> None:
+    """Maintenance keeps the staging file of a running batch young."""
+    minute = 60_000
+    left = sst("killed", -39 * minute)
+    sweep = plan_sweep(
+        [],
+        [sst("waits", -5 * minute), left],
+        set(),
+        {},
+        grace_ms=10 * minute,
+        maintenance_ms=15 * minute,
+        now_ms=6 * minute,
+    )
+    assert sweep.doomed == (left,)
+    assert sweep.still_doomed(4 * minute) == (), "by the storage's clock it is younger"
+
+
 def test_candidates_that_are_gone_are_forgotten() -> None:
     assert plan_sweep([], [], set(), {"a": 1}, grace_ms=GRACE, now_ms=9000).candidates == {}

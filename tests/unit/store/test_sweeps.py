@@ -210,10 +210,29 @@ def test_staging_files_of_the_dead_go_after_grace(make: MakeProvider, clock: Clo
     provider.stage(2, "0" * 15 + "1")
     (provider.directory / "sst" / (".staging-" + "0" * 32)).write_bytes(b"x")
     provider.collect(version)
-    assert len([n for n in provider.stored() if ".staging-" in n]) == 2
-    clock.offset_ms = 61_000
+    left = [n for n in provider.stored() if ".staging-" in n]
+    assert len(left) == 2
+    clock.offset_ms = 3_600_000
+    provider.collect(version)
+    assert [n for n in provider.stored() if ".staging-" in n] == left, (
+        "the sweeper's clock is ahead of the storage's, by which a batch may just have written"
+    )
+    clock.offset_ms = 0
+    for name in left:
+        os.utime(provider.directory / name, (time.time() - 61, time.time() - 61))
     provider.collect(version)
     assert [n for n in provider.stored() if ".staging-" in n] == []
+
+
+def test_a_staging_file_waits_for_maintenance_that_comes_rarely(make: MakeProvider) -> None:
+    """The batch may still run: only maintenance keeps its file young."""
+    provider = make(grace_ms=600_000, maintenance_ms=900_000)
+    version = history(provider, 1, 1)[1]
+    staged = Path(provider.stage(2, "0" * 15 + "1"))
+    for minutes, stays in ((11, True), (44, True), (46, False)):
+        os.utime(staged, 2 * (time.time() - 60 * minutes,))
+        provider.collect(version)
+        assert staged.exists() == stays
 
 
 def test_damaged_candidates_only_delay(make: MakeProvider, clock: Clock) -> None:

@@ -219,9 +219,7 @@ def _sweep_now_and_then(
         # Empty when this executor sweeps for the first time: then every SST waits.
         before = checkpoint.marks.get(operator, {})
         seen = _survey(checkpoint, operator, pinned, now_ms)
-        done.add(
-            _sweep(checkpoint, operator, seen, before, pinned, done.problems, grace_ms, now_ms)
-        )
+        done.add(_sweep(context, seen, before, pinned, done.problems, grace_ms, now_ms))
         _drop_unfinished(checkpoint, operator, now_ms)
         if anchor is not None:
             _clear_after_rescale(context, anchor, seen, pinned, done, grace_ms, now_ms)
@@ -231,8 +229,7 @@ def _sweep_now_and_then(
 
 
 def _sweep(
-    checkpoint: CheckpointContext,
-    operator: int,
+    context: StoreContext,
     seen: Survey,
     before: Marks,
     pinned: frozenset[str],
@@ -246,6 +243,7 @@ def _sweep(
 
     Returns: the files that were deleted.
     """
+    checkpoint, operator = context.checkpoint, context.store.operator
     started = time.monotonic()
     try:
         seen.check()
@@ -259,9 +257,10 @@ def _sweep(
             candidates,
             released=frozenset().union(*gone),
             grace_ms=grace_ms,
+            maintenance_ms=context.maintenance_ms,
             now_ms=now_ms,
         )
-        doomed = _delete(checkpoint, operator, sweep.doomed, pinned, now_ms)
+        doomed = _delete(checkpoint, operator, sweep, pinned, now_ms)
     except MillpondError as e:
         log.warning("operator %d is not swept: %s", operator, e)
         problems.append(e)
@@ -299,7 +298,7 @@ def _drop_unfinished(checkpoint: CheckpointContext, operator: int, now_ms: int) 
 def _delete(
     checkpoint: CheckpointContext,
     operator: int,
-    doomed: tuple[ObjectInfo, ...],
+    sweep: plan.Sweep,
     pinned: frozenset[str],
     now_ms: int,
 ) -> tuple[ObjectInfo, ...]:
@@ -308,20 +307,22 @@ def _delete(
     Returns: the files that were deleted.
     Raises: MillpondError: the announcement stays.
     """
-    if not doomed:
+    if not sweep.doomed:
         return ()
-    notice = announcements.announce(checkpoint.storage, operator, (info.key for info in doomed))
+    condemned = (info.key for info in sweep.doomed)
+    notice = announcements.announce(checkpoint.storage, operator, condemned)
     # A manifest that was published after the listing may name a doomed SST. From here on its
     # publisher sees the announcement.
     again = _survey(checkpoint, operator, pinned, now_ms)
     again.check()
-    if not announcements.withdraw_abandoned(checkpoint.storage, operator, notice):
+    made_ms = announcements.withdraw_abandoned(checkpoint.storage, operator, notice)
+    if made_ms is None:
         log.warning(
             "operator %d: nothing is deleted: the sweep took so long that another one withdrew it",
             operator,
         )
         return ()
-    doomed = tuple(info for info in doomed if info.key not in again.referenced)
+    doomed = tuple(info for info in sweep.still_doomed(made_ms) if info.key not in again.referenced)
     checkpoint.storage.delete(info.key for info in doomed)
     checkpoint.storage.delete([notice])
     return doomed

@@ -114,6 +114,7 @@ class StoreContext:
     partitions_hint: int | None
     options: Mapping[str, OptionValue]
     retain_versions: int
+    maintenance_ms: int  # how often Spark maintains each store; 0: not known
     described: Mapping[str, Any]  # the protocol's `store`, without `local_dir` and `hadoop`
     hadoop: HandedOver
     directory: str | None  # local path of the store's directory, None where storage is not local
@@ -379,6 +380,11 @@ class Contexts:
                 partitions_hint=fields.integer("partitions_hint", 1) if hinted else None,
                 options=resolved,
                 retain_versions=fields.integer("retain_versions", 1),
+                maintenance_ms=(
+                    fields.integer("maintenance_interval_ms", 0)
+                    if fields.has("maintenance_interval_ms")
+                    else 0
+                ),
                 described=described,
                 hadoop=hadoop,
                 directory=directory,

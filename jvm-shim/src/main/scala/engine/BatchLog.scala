@@ -154,9 +154,12 @@ private[engine] final class BatchLog(engine: StoreEngine) extends Logging {
   /** The commit failed. Another one may follow, unless memory lacks a part of the batch. */
   def unpublished(): Unit = if (spilled) engine.status.unloaded() else forget()
 
-  /** The file of a batch that waits for rows stays younger than those that a collection deletes. */
-  def keepYoung(): Unit =
-    if (writer != null) writer.file.setLastModified(System.currentTimeMillis): Unit
+  /** The file of a batch that waits for rows stays younger than those that a collection deletes.
+    * This host's clock may be behind the storage's. */
+  def keepYoung(): Unit = if (writer != null) {
+    val file = writer.file
+    file.setLastModified(math.max(file.lastModified, System.currentTimeMillis)): Unit
+  }
 
   /** Write the changes in memory into files of bounded size in `dir` and return them. The files
     * hold whole values, since the disk tier takes them in before the commit. */

@@ -101,6 +101,7 @@ final class StoreContext(val storeId: StateStoreId, val conf: StateStoreConf,
       .put("checkpoint_format", if (usesCommitIds) 2 else 1)
       .put("retain_versions", conf.minVersionsToRetain)
       .put("min_deltas_for_snapshot", conf.minDeltasForSnapshot)
+      .put("maintenance_interval_ms", conf.maintenanceInterval)
     partitionsHint.foreach(store.put("partitions_hint", _))
     store.set[JsonNode]("options", options.json)
     StorageAccess.hand(store, hadoopConf)

@@ -109,20 +109,20 @@ def announced(storage: Storage, operator: int) -> Announced:
     return Announced(frozenset(found), erased)
 
 
-def withdraw_abandoned(storage: Storage, operator: int, own: str) -> bool:
+def withdraw_abandoned(storage: Storage, operator: int, own: str) -> int | None:
     """Remove the announcements of killed sweeps, and of erasures that nobody need know any more.
     A later sweep condemns anew what killed ones left.
 
     Args:
         own: the caller's announcement, made after all of those.
-    Returns: whether `own` is still there.
+    Returns: when `own` was made, by the storage's clock (ms since the epoch); None: it is gone.
     """
     found = {
         info.key: info.modified_ms for info in storage.list(_prefix(operator)) if _kind(info.key)
     }
     made_ms = found.get(own)
     if made_ms is None:
-        return False
+        return None
     try:
         storage.delete(
             [
@@ -133,4 +133,4 @@ def withdraw_abandoned(storage: Storage, operator: int, own: str) -> bool:
         )
     except MillpondError as e:
         log.warning("operator %d: cannot remove announcements of killed sweeps: %s", operator, e)
-    return True
+    return made_ms

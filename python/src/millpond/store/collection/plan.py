@@ -33,6 +33,8 @@ from millpond.store.files import Listing, StoreFiles
 from millpond.store.restore.plan import checked_header
 
 MIN_STAGING_GRACE_MS = 60_000
+# Maintenance keeps the staging file of a running batch young. It may come late.
+_MAINTENANCES = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,11 +193,28 @@ def _is_continued(files: StoreFiles, manifest: Manifest, start: VersionId) -> bo
 class Sweep:
     """What a sweep of one operator decides.
 
+    ssts, staging: those that may go. staging_grace_ms: how long nobody has written to the latter.
     candidates: key of an SST -> when a sweep first saw it unreferenced (ms since the epoch).
     """
 
-    doomed: tuple[ObjectInfo, ...]
+    ssts: tuple[ObjectInfo, ...]
+    staging: tuple[ObjectInfo, ...]
+    staging_grace_ms: int
     candidates: dict[str, int]
+
+    @property
+    def doomed(self) -> tuple[ObjectInfo, ...]:
+        return self.ssts + self.staging
+
+    def still_doomed(self, stored_ms: int) -> tuple[ObjectInfo, ...]:
+        """Return what is doomed by the storage's clock, too: the sweeper's may be ahead of it, and
+        a staging file may be one of a running batch.
+
+        Args:
+            stored_ms: when the storage has just stored something.
+        """
+        old = (i for i in self.staging if stored_ms - i.modified_ms >= self.staging_grace_ms)
+        return (*self.ssts, *old)
 
 
 def plan_sweep(
@@ -206,6 +225,7 @@ def plan_sweep(
     *,
     released: Collection[str] = (),
     grace_ms: int,
+    maintenance_ms: int = 0,
     now_ms: int,
 ) -> Sweep:
     """Return which SSTs and staging files may go, and which SSTs the next sweep must look at again.
@@ -215,6 +235,7 @@ def plan_sweep(
         candidates: those of the previous sweep.
         released: keys of SSTs that manifests named which have gone since the previous sweep.
         grace_ms: how long a file must have been unreferenced, and unmodified.
+        maintenance_ms: how often each store has its maintenance; 0: not known.
         now_ms: since the epoch.
     """
     seen: dict[str, int] = {}
@@ -231,9 +252,9 @@ def plan_sweep(
             seen[info.key] = first_seen_ms
     # Holds whatever the option says: each commit in flight is a staging file for milliseconds, on a
     # slow disk for seconds.
-    staging_grace_ms = max(grace_ms, MIN_STAGING_GRACE_MS)
-    doomed += [info for info in staging if now_ms - info.modified_ms >= staging_grace_ms]
-    return Sweep(tuple(doomed), seen)
+    staging_grace_ms = max(grace_ms, MIN_STAGING_GRACE_MS, _MAINTENANCES * maintenance_ms)
+    left = tuple(info for info in staging if now_ms - info.modified_ms >= staging_grace_ms)
+    return Sweep(tuple(doomed), left, staging_grace_ms, seen)
 
 
 def plan_left_behind(
