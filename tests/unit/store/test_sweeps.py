@@ -18,6 +18,7 @@ from millpond.format.format_file import decode_format, encode_format
 from millpond.format.manifest import decode_manifest
 from millpond.storage import LocalStorage
 from millpond.store.collection import announcements
+from millpond.store.collection.survey import survey
 from tests.agent_driver import CallError, Provider
 from tests.unit.store.histories import Clock, history
 
@@ -153,6 +154,22 @@ def test_a_sweep_holds_no_listing_of_the_whole_operator(make: MakeProvider) -> N
         tracemalloc.stop()
     assert not orphan.exists()
     assert peak_bytes < 100 * partitions * files
+
+
+def test_what_manifests_name_is_held_once(make: MakeProvider) -> None:
+    """A sweep keeps it for the next one, and each snapshot has most SSTs of the one before."""
+    provider = make(retain_versions=10)
+    history(provider, 6, 2, 4, 6)
+    storage = LocalStorage(str(provider.checkpoint))
+    first = survey(storage, 0, {}, (), now_ms=2**60)
+    history(make(retain_versions=10, partition=1), 2, 2)
+    provider.commit()
+    provider.snapshot()
+    again = survey(storage, 0, first.marks, (), now_ms=2**60)
+    for seen in (first, again):
+        named = [key for _, keys in seen.marks.values() for key in keys]
+        assert len(named) > len(set(named)) == len(set(map(id, named)))
+    assert len(again.marks) == len(first.marks) + 2
 
 
 def test_partitions_whose_folders_are_links_are_swept_too(

@@ -385,7 +385,7 @@ def _clear_after_rescale(
             doomed = [
                 info
                 for info in rescale_pins
-                if not seen.referenced & pins.pinned_by(storage, info.key)
+                if not seen.referenced.keys() & pins.pinned_by(storage, info.key)
             ]
             if doomed and _is_still_proven(context, anchor):
                 storage.delete(info.key for info in doomed)

@@ -20,7 +20,7 @@ from millpond.store.files import list_state
 CACHEABLE_AGE_MS = 2_000
 
 # Key of a manifest -> the file that was read, and the SSTs and changelogs that it names.
-Marks = dict[str, tuple[ObjectInfo, frozenset[str]]]
+Marks = dict[str, tuple[ObjectInfo, tuple[str, ...]]]
 
 
 @dataclass(slots=True)
@@ -55,13 +55,14 @@ class Extent:
 class Survey:
     """An operator's files at one moment.
 
-    referenced: keys of all SSTs and changelogs that manifests name.
+    referenced: keys of all SSTs and changelogs that manifests name, each by itself: all marks have
+        the same text.
     ssts: those that no manifest named that was listed before them.
     marks: of all manifests that cannot be replaced unseen any more.
     unreadable: why a manifest could not be read; then nobody knows what it names.
     """
 
-    referenced: set[str] = field(default_factory=set)
+    referenced: dict[str, str] = field(default_factory=dict)
     manifests: set[str] = field(default_factory=set)
     ssts: list[ObjectInfo] = field(default_factory=list)
     staging: list[ObjectInfo] = field(default_factory=list)
@@ -116,7 +117,9 @@ def _mark(
         except MillpondError as e:
             seen.unreadable = e
             return
-        entry = (info, frozenset((*manifest.sst_keys(store), *manifest.changelog_keys())))
+        named = (*manifest.sst_keys(store), *manifest.changelog_keys())
+        entry = info, tuple(seen.referenced.setdefault(key, key) for key in named)
+    else:
+        seen.referenced.update(zip(entry[1], entry[1], strict=True))
     if now_ms - info.modified_ms >= CACHEABLE_AGE_MS:
         seen.marks[info.key] = entry
-    seen.referenced |= entry[1]
