@@ -13,15 +13,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import millpond
-from integration.cases import Case
+from integration.cases import Case, transform_with_state
 from integration.depth import quick_first
 from integration.harness import EVERYTHING
 from integration.jvm import MILLPOND, REPO
 from integration.processes import wait_until
+from integration.python_state_cases import Seeded
 from integration.shapes import SHAPES, named
 from integration.streams import Input, Run, finish, settings, start
 from millpond.cli.main import main
@@ -261,6 +263,31 @@ def test_an_adopted_query_tells_once_where_its_keys_lie(
     else:
         assert millpond.rescale(run.checkpoint, 4).partitions == 4
     assert verify(open_storage(str(run.checkpoint)), "x").problems == []
+
+
+@pytest.mark.deep
+def test_keys_that_spark_made_of_others_are_adopted_as_such(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """With pandas Spark's transport has no whole numbers beside a NULL. Millpond's has, and its
+    tasks say that keys lie by their bytes.
+    """
+    numbers = pa.schema([("k", pa.int64()), ("v", pa.int64())])
+    source = Input(tmp_path / "input", numbers)
+
+    def batch(run: Run, provider: str, keys: list[int | None]) -> None:
+        source.add([{"k": k, "v": 1} for k in keys])
+        grouped = transform_with_state(source.stream(spark).groupBy("k"), "pandas")
+        sums = grouped(Seeded("pandas"), "k double, what string, state string", "Update", "None")
+        conf = {_PROVIDER: provider, "spark.sql.shuffle.partitions": "1"}
+        finish(start(spark, sums, run, output_mode="update", conf=conf), run)
+
+    batch(Run(tmp_path / "old"), PROVIDERS[ROCKSDB], [1, None])
+    run = Run(tmp_path / "new")
+    millpond.adopt(tmp_path / "old", run.checkpoint)
+    batch(run, MILLPOND, [1, 2])
+    with pytest.raises(MillpondError, match="NULL for whole numbers"):
+        millpond.rescale(run.checkpoint, 4)
 
 
 @pytest.mark.skipif(not EVERYTHING, reason="a JVM each time: with MILLPOND_SHAPES=all")

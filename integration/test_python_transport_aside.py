@@ -15,17 +15,24 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyspark
 import pytest
+from pyspark.sql import SparkSession
 
 import millpond
-from integration.jvm import IS_SPARK_4_2, REPO, millpond_jar
+from integration.cases import transform_with_state
+from integration.jvm import IS_SPARK_4_2, MILLPOND, REPO, millpond_jar
+from integration.python_state_cases import Seeded
+from integration.streams import Input, Run, finish, start
 from integration.transport_job import ECHOES, KEYS, TEXT, expected
-from integration.transports import SPARK, transport_conf
+from integration.transports import PROVIDER, SPARK, transport_conf
+from millpond import checkpoint
 
 _ASIDE = re.compile(r"INFO events: event=python_transport_stepped_aside reason=(.*)")
 _ECHOED = [[key, ECHOES * TEXT] for key in range(KEYS)]
 _PANDAS_IN_BULK = not IS_SPARK_4_2
+_NUMBERS = pa.schema([("k", pa.int64()), ("v", pa.int64())])
 
 
 def _job(
@@ -176,3 +183,24 @@ def test_a_spark_that_was_not_tested(tmp_path: Path) -> None:
             new.writestr(entry, content)
     found, aside, _ = _job(tmp_path, {"spark.jars": str(other)})
     _assert_by_spark(found, aside, f"this is {pyspark.__version__}")
+
+
+@pytest.mark.deep
+@pytest.mark.spark
+def test_keys_that_a_worker_makes_that_takes_no_part(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With pandas Spark's transport has no whole numbers beside a NULL, and the store says so: the
+    driver did not know which transport runs.
+    """
+    python, _ = _interpreter(tmp_path)
+    run, source = Run(tmp_path / "run"), Input(tmp_path / "input", _NUMBERS)
+    conf = {PROVIDER: MILLPOND, "spark.sql.shuffle.partitions": "1"}
+    for keys, executable in (((1, 2), sys.executable), ((3, None), str(python))):
+        source.add([{"k": k, "v": 1} for k in keys])
+        monkeypatch.setattr(spark.sparkContext, "pythonExec", executable)
+        grouped = transform_with_state(source.stream(spark).groupBy("k"), "pandas")
+        sums = grouped(Seeded("pandas"), "k double, what string, state string", "Update", "None")
+        finish(start(spark, sums, run, output_mode="update", conf=conf), run)
+        (operator,) = checkpoint.show(run.checkpoint).operators
+        assert [store.scalable for store in operator.stores] == [None not in keys]

@@ -5,11 +5,13 @@ Each batch equals that of the same query on Spark's own store, without a rescale
 
 from __future__ import annotations
 
+import datetime as dt
 import os
 import re
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import SparkSession
@@ -187,6 +189,54 @@ def test_times_as_keys_stay_where_they_are_in_another_zone(
     else:
         rescale(open_storage(str(run.checkpoint)), "it", 4)
         assert batch(4) == {k: 2 * n for k, n in first.items()}
+
+
+_DAY = dt.date(1582, 10, 10)
+_NAMED = pa.struct([("Name", pa.string())])
+_SCALED = [
+    # form, transport, type of the grouping column, its values, whether they lie by their bytes
+    ("pandas", "bulk", pa.float64(), [1.5, None, 2.5], False),
+    ("pandas", "bulk", pa.float64(), [1.5, 0.0, 2.5], True),
+    ("pandas", "spark", pa.int64(), [1, None, 2], False),
+    ("pandas", "spark", pa.int64(), [1, 0, 2], True),
+    ("pandas", "bulk", pa.int64(), [1, None, 2], True),
+    ("row", "bulk", pa.float64(), [1.5, None, 2.5], True),
+    ("row", "spark", pa.int32(), [1, None, 2], True),
+    ("row", "spark", _NAMED, [{"Name": "a"}, {"Name": None}], False),
+    ("row", "bulk", _NAMED, [{"Name": "a"}, {"Name": None}], True),
+    ("row", "bulk", pa.date32(), [_DAY, dt.date(2024, 2, 29)], False),
+    ("row", "bulk", pa.date32(), [dt.date(1, 1, 1), None], True),
+]
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(("form", "transport", "of", "keys", "alike"), quick_first(_SCALED, 2))
+def test_keys_that_spark_makes_of_others_stay_where_they_are(
+    spark: SparkSession,
+    tmp_path: Path,
+    form: str,
+    transport: str,
+    of: pa.DataType,
+    keys: list[Any],
+    alike: bool,
+) -> None:
+    """With pandas a NULL among floats becomes NaN, and Spark keeps the state under that. It placed
+    the rows by the NULL. In one partition no key was in a wrong one: after a rescale it began anew.
+    """
+    run = Run(tmp_path / "run")
+    source = Input(tmp_path / "input", pa.schema([("k", of), ("v", pa.int64())]))
+    source.add([{"k": k, "v": 1} for k in keys])
+    method = transform_with_state(source.stream(spark).groupBy("k"), form)
+    build = method(_OfTimes(form), "k string, what string, state string", "Update", "None")
+    conf = {_PROVIDER: MILLPOND, _TRANSPORT: transport, _PARTITIONS: "1"}
+    finish(start(spark, build, run, output_mode="update", conf=conf), run)
+    assert len(run.rows[0]) > 1
+    if alike:
+        assert millpond.rescale(run.checkpoint, 4).partitions == 4
+    else:
+        with pytest.raises(MillpondError, match="may be in any partition") as caught:
+            millpond.rescale(run.checkpoint, 4)
+        assert caught.value.kind is ErrorKind.STORE_UNSCALABLE
 
 
 # ---- rescales of a running query, and killed rescales

@@ -31,8 +31,9 @@ ONE_ZERO_OPERATORS = frozenset(
     }
 )
 SINGLE_PARTITION_OPERATORS = frozenset({"globalLimit"})
+TRANSFORM_WITH_STATE_IN_PANDAS = "transformWithStateInPandasExec"
 TRANSFORM_WITH_STATE_OPERATORS = frozenset(
-    {"transformWithStateExec", "transformWithStateInPandasExec", "transformWithStateInPySparkExec"}
+    {"transformWithStateExec", TRANSFORM_WITH_STATE_IN_PANDAS, "transformWithStateInPySparkExec"}
 )
 _JOIN_SIDES = ("left-", "right-")
 _TIMERS = ("$eventTimers_", "$procTimers_")

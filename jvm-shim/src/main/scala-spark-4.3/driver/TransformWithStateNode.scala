@@ -35,7 +35,7 @@ private[driver] final class TransformWithStateNode(t: TransformWithStateExec)
     ) {
   override def validateStateStoreProvider(isStreaming: Boolean): Unit = ()
   override protected def doExecute(): RDD[InternalRow] =
-    KeyPlaces.told(super.doExecute(), stateInfo, alike = KeyPlaces.areStored(this))
+    KeyPlaces.told(super.doExecute(), stateInfo, KeyPlaces.ofScala(this))
   override protected def withNewChildrenInternal(
       newLeft: SparkPlan, newRight: SparkPlan): TransformWithStateExec =
     new TransformWithStateNode(super.withNewChildrenInternal(newLeft, newRight))

@@ -8,15 +8,18 @@ import org.apache.spark.{SparkContext, TaskContext}
 sealed trait KeyPlacement
 
 object KeyPlacement {
-  /** By the keys that it stores. */
-  case object ByKey extends KeyPlacement
+  /** By the keys that it stores, but for those that it made of others.
+    * @param lossy pandas made them, which has no NULL for numbers: among floats it is NaN, and
+    * whole numbers beside it become floats, of which Spark makes NULL */
+  final case class ByKey(lossy: Boolean) extends KeyPlacement
 
-  /** By something else: by columns of other types or in another order, by a text's collation, or by
-    * times of another time zone. */
+  /** By something else: by columns of other types or in another order, by a text's collation, by
+    * times of another time zone, or by fields that are lost. */
   case object Elsewhere extends KeyPlacement
 
-  /** Nobody knows: the rows come from a store that was told nothing. */
-  case object Unknown extends KeyPlacement
+  /** Nobody knows: the rows come from a store that was told nothing.
+    * @param lossy as of `ByKey` */
+  final case class Unknown(lossy: Boolean) extends KeyPlacement
 
   private val told = new ToldByTask[Map[(String, Long), KeyPlacement]]
 
@@ -37,7 +40,7 @@ object KeyPlacement {
     told.get.flatMap(_.get(runId -> operator)).orElse(
       Option(TaskContext.get()).flatMap(task => Option(task.getLocalProperty(property(runId))))
         .flatMap(_.split(',').collectFirst {
-          case one if one == s"$operator=true" => ByKey
+          case one if one == s"$operator=true" => ByKey(lossy = false)
           case one if one == s"$operator=false" => Elsewhere
         }))
 }

@@ -1,5 +1,7 @@
 package org.apache.spark.sql.millpond.driver
 
+import java.util.Locale.ROOT
+
 import org.apache.spark.rdd.RDD
 import org.apache.spark.sql.catalyst.InternalRow
 import org.apache.spark.sql.catalyst.expressions.Attribute
@@ -17,16 +19,32 @@ private[driver] object KeyPlaces {
 
   /** The rows of an operator, whose tasks know it.
     * @param clocks must agree, too */
-  def told(rows: RDD[InternalRow], info: Option[StatefulOperatorStateInfo], alike: Boolean,
+  def told(rows: RDD[InternalRow], info: Option[StatefulOperatorStateInfo], how: KeyPlacement,
       clocks: Option[WorkerClocks] = None): RDD[InternalRow] =
     info.fold(rows) { of =>
       val (run, operator) = (of.queryRunId.toString, of.operatorId)
-      def how = if (alike && clocks.forall(_.agree)) KeyPlacement.ByKey else KeyPlacement.Elsewhere
-      new ToldRDD(rows, () => KeyPlacement.enter(run, operator, how))
+      def found = if (clocks.forall(_.agree)) how else KeyPlacement.Elsewhere
+      new ToldRDD(rows, () => KeyPlacement.enter(run, operator, found))
     }
 
+  def ofScala(node: TransformWithStateExec): KeyPlacement = of(areStored(node), lossy = false)
+
+  /** Spark's worker reads the names of a struct's fields in lower case. It takes those with a
+    * capital letter for missing, and stores NULL for them. */
+  def ofPython(grouping: Seq[Attribute], pandas: Boolean, inBulk: Boolean): KeyPlacement =
+    of(areStable(grouping) && (inBulk || !haveCapitals(grouping)), lossy = pandas && !inBulk)
+
+  private def of(alike: Boolean, lossy: Boolean): KeyPlacement =
+    if (alike) KeyPlacement.ByKey(lossy) else KeyPlacement.Elsewhere
+
+  private def haveCapitals(grouping: Seq[Attribute]): Boolean =
+    grouping.exists(_.dataType.existsRecursively {
+      case StructType(fields) => fields.exists(field => field.name.toLowerCase(ROOT) != field.name)
+      case _ => false
+    })
+
   /** Equal values are equal bytes. With a collation they need not be. */
-  def areStable(grouping: Seq[Attribute]): Boolean =
+  private def areStable(grouping: Seq[Attribute]): Boolean =
     grouping.forall(column => UnsafeRowUtils.isBinaryStable(column.dataType))
 
   /** With a zone. */

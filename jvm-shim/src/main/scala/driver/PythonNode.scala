@@ -24,7 +24,7 @@ import org.apache.spark.sql.execution.streaming.state.{
   NoPrefixKeyStateEncoderSpec, StateStore, StateStoreConf, StateStoreId, StateStoreOps,
   StateStoreProviderId
 }
-import org.apache.spark.sql.millpond.base.{LimitedReads, SparkCompatibility}
+import org.apache.spark.sql.millpond.base.{LimitedReads, PlacedStore, SparkCompatibility}
 import org.apache.spark.sql.millpond.transport.{
   BulkMetrics, BulkOperator, BulkRows, SteppedAside
 }
@@ -78,13 +78,14 @@ private[driver] final class PythonNode(
     }
 
   override protected def doExecute(): RDD[InternalRow] =
-    KeyPlaces.told(bulk.fold(super.doExecute())(inBulk), stateInfo,
-      alike = KeyPlaces.areStable(groupingAttributes), clocks = clocks)
+    KeyPlaces.told(bulk.fold(super.doExecute())(inBulk), stateInfo, placed(bulk.isDefined), clocks)
+
+  private def isPandas = userFacingDataType == UserFacingDataType.PANDAS
+  private def placed(inBulk: Boolean) = KeyPlaces.ofPython(groupingAttributes, isPandas, inBulk)
 
   /** Those of the workers, if keys depend on them. */
   private def clocks: Option[WorkerClocks] =
-    Option.when(userFacingDataType == UserFacingDataType.PANDAS &&
-      KeyPlaces.haveTimes(groupingAttributes)) {
+    Option.when(isPandas && KeyPlaces.haveTimes(groupingAttributes)) {
       val function = functionExpr.asInstanceOf[PythonUDF].func
       WorkerClocks(conf.sessionLocalTimeZone, Option(function.envVars.get("TZ")))
     }
@@ -154,6 +155,13 @@ private[driver] final class PythonNode(
     val keyEncoder = operator.keyEncoder.asInstanceOf[ExpressionEncoder[Any]]
     val handle = new StatefulProcessorHandleImpl(store, getStateInfo.queryRunId, keyEncoder,
       timeMode, isStreaming, batchTimestampMs, prevBatchTimestampMs, metrics)
+    def steppedAside(why: String): Unit = {
+      SteppedAside.say(getStateInfo, why)
+      store match {
+        case ours: PlacedStore => ours.place(placed(inBulk = false))
+        case _ =>
+      }
+    }
     val reads: LimitedReads = store match {
       case ours: LimitedReads => ours
       case _ => LimitedReads.Unlimited
@@ -162,7 +170,7 @@ private[driver] final class PythonNode(
       rowsByKey(inTime, groupingAttributes, child),
       initialRows.map(rowsByKey(_, initialStateGroupingAttrs, initialState)),
       handle,
-      reads)(SteppedAside.say(getStateInfo, _))
+      reads)(steppedAside)
     CompletionIterator[InternalRow, Iterator[InternalRow]](
       results, {
         longMetric("allUpdatesTimeMs") += NANOSECONDS.toMillis(System.nanoTime - beganNanos)

@@ -190,7 +190,7 @@ private[millpond] final class Rows(engine: StoreEngine) {
   /** The slot of a key that is new to the store. Marks the store if Spark did not place the
     * key by its key group. */
   private def checkedSlot(f: Family, key: UnsafeRow): Int =
-    engine.layout.checkedSlot(f.rows.partitionKey.group(key), f.name)
+    engine.layout.checkedSlot(key, f.rows.partitionKey, f.name)
 
   def slotOf(f: Family, key: UnsafeRow): Int =
     engine.layout.slot(f.rows.partitionKey.group(key))

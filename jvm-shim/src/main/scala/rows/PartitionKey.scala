@@ -15,6 +15,8 @@ trait PartitionKey {
   def group(key: UnsafeRow): Int
   /** The group of all keys with this prefix; -1 if they may lie in several. */
   def groupOfPrefix(prefix: UnsafeRow): Int
+  /** Whether Spark may have made the key of another one, by which it placed it. */
+  def mayBeMade(key: UnsafeRow, lossy: Boolean): Boolean = false
 }
 
 object PartitionKey {
@@ -57,7 +59,13 @@ object PartitionKey {
             Literal(maxParallelism))))
     private val onKey = projection(used)
     private val onPrefix = if (ofPrefix.isEmpty) null else projection(ofPrefix)
+    private lazy val ofLossy = MadeKeys.test(used, lossy = true)
+    private lazy val ofOthers = MadeKeys.test(used, lossy = false)
     def group(key: UnsafeRow): Int = onKey(key).getInt(0)
+    override def mayBeMade(key: UnsafeRow, lossy: Boolean): Boolean = {
+      val test = if (lossy) ofLossy else ofOthers
+      test != null && test.eval(key)
+    }
     def groupOfPrefix(prefix: UnsafeRow): Int =
       if (onPrefix == null) -1 else onPrefix(prefix).getInt(0)
   }

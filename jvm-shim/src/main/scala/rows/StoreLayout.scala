@@ -2,6 +2,7 @@ package org.apache.spark.sql.millpond.rows
 
 import com.fasterxml.jackson.databind.node.ObjectNode
 
+import org.apache.spark.sql.catalyst.expressions.UnsafeRow
 import org.apache.spark.sql.millpond.base.KeyPlacement
 
 /** Where the store's rows belong: key groups, slots, and the folder for unfinished files. */
@@ -9,6 +10,8 @@ final class StoreLayout(val groups: KeyGroups, val partitions: Int, val partitio
     val stagingDir: String, unscalable: Option[String]) {
   private var reason: String = unscalable.orNull
   private var unproven = false // nobody knows yet by what Spark placed the keys
+  // Spark makes each key of the columns by which it places it; whether by pandas
+  private var areMade, areLossy = false
   /** Whether keys carry the slot of their group; a store without a known partition key
     * keeps all in slot 0. */
   private val slotted: Boolean = unscalable.isEmpty
@@ -39,17 +42,24 @@ final class StoreLayout(val groups: KeyGroups, val partitions: Int, val partitio
 
   /** Spark places the keys in this way, also those that the store has. */
   def place(how: KeyPlacement): Unit = how match {
-    case KeyPlacement.ByKey => unproven = false
+    case KeyPlacement.ByKey(lossy) => make(lossy, proven = true)
+    case KeyPlacement.Unknown(lossy) => make(lossy, proven = false)
     case KeyPlacement.Elsewhere => mark(StoreLayout.Elsewhere)
-    case KeyPlacement.Unknown => unproven = true
+  }
+
+  private def make(lossy: Boolean, proven: Boolean): Unit = {
+    unproven = !proven
+    areMade = true
+    areLossy = lossy
   }
 
   /** The slot of a key group. */
   def slot(group: Int): Int = if (!slotted || group < 0) 0 else groups.slot(group)
 
-  /** The slot of a key group of a column family. If the group is not one of this partition's, or if
+  /** The slot of a key of a column family. If its group is not one of this partition's, or if
     * nobody knows it, mark the store: a rescale would tear it apart. */
-  def checkedSlot(group: Int, family: String): Int = {
+  def checkedSlot(key: UnsafeRow, of: PartitionKey, family: String): Int = {
+    val group = of.group(key)
     if (slotted && reason == null) {
       // files keep it, and its first words tell readers that keys have slots all the same
       if (group < 0)
@@ -59,6 +69,7 @@ final class StoreLayout(val groups: KeyGroups, val partitions: Int, val partitio
         reason =
           s"a key of key group $group is in partition $partition of $partitions: " +
             "Spark did not place it by the key that Millpond assumes"
+      else if (areMade && of.mayBeMade(key, areLossy)) reason = StoreLayout.Made
     }
     slot(group)
   }
@@ -76,7 +87,14 @@ object StoreLayout {
     * is in a wrong one, so the keys themselves do not tell. */
   val Elsewhere: String = "a key of key group ? may be in any partition: Spark did not place it " +
     "by the key that Millpond assumes, but by grouping columns of other types, in another order " +
-    "or with a collation, or by times of another time zone"
+    "or with a collation, or by times of another time zone, or by fields with capital letters, " +
+    "which its Python worker does not find"
+
+  /** The reason to mark a store with a key that Spark may have made of another one. */
+  val Made: String = "a key of key group ? may be in any partition: Spark may have placed it by " +
+    "another key, and stored this one; with pandas it stores NaN for NULL among floats, and NULL " +
+    "for whole numbers of a batch that has a NULL among them, and it stores other days for those " +
+    "that October 1582 did not have"
 
   /** The reason while only the operator's own tasks can tell whether it is so. They do with the
     * first batch. */

@@ -131,7 +131,8 @@ object ProviderCopy {
       else target.getStore(0)
       try {
         if (store.get("placement_unknown").asBoolean) writer match {
-          case ours: PlacedStore => ours.place(KeyPlacement.Unknown)
+          case ours: PlacedStore =>
+            ours.place(KeyPlacement.Unknown(lossy = store.get("made_by_pandas").asBoolean))
           case _ =>
         }
         val present = if (usesFamilies(store)) there(reader, columns, store) else columns

@@ -10,7 +10,10 @@ from typing import Any
 
 from millpond.errors import UnsupportedError
 from millpond.format import layout
-from millpond.model.partition_keys import TRANSFORM_WITH_STATE_OPERATORS
+from millpond.model.partition_keys import (
+    TRANSFORM_WITH_STATE_IN_PANDAS,
+    TRANSFORM_WITH_STATE_OPERATORS,
+)
 from millpond.query.image import Image, OperatorImage, StoreImage, operator_info, without_state
 from millpond.query.schemas import every_family, schema_files
 from millpond.spark.log_edit import (
@@ -140,6 +143,7 @@ def _store(
         "uses_families": listed,
         # Only the operator's node knows by what Spark placed its keys.
         "placement_unknown": op.name in TRANSFORM_WITH_STATE_OPERATORS,
+        "made_by_pandas": op.name == TRANSFORM_WITH_STATE_IN_PANDAS,
         "schema_files": [uri_below(root, path) for path in paths] if avro else [],
         "families": [_family(family, info, names) for family in families],
     }
