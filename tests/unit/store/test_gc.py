@@ -339,6 +339,51 @@ def test_a_pin_is_read_once_until_it_changes(
     assert names(provider)[0] == "6.manifest"
 
 
+def partitions_are(provider: Provider, batch: int, partitions: int) -> None:
+    """Write what Spark's log says of the last batch."""
+    offsets = provider.checkpoint / "offsets" / str(batch)
+    offsets.parent.mkdir(exist_ok=True)
+    conf = {"spark.sql.shuffle.partitions": str(partitions)}
+    offsets.write_text(
+        "v1\n" + json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": conf}) + "\n{}"
+    )
+
+
+@pytest.mark.parametrize("spark_format", [1, 2])
+def test_files_of_partitions_that_a_rescale_removed_go(
+    make: MakeProvider, monkeypatch: pytest.MonkeyPatch, spark_format: int
+) -> None:
+    zero = make(retain_versions=2, spark_format=spark_format)
+    versions = history(zero, 6, 3)
+    recorded(zero, versions)
+    old = make(partition=1, spark_format=spark_format)
+    named = make(partition=1, name="left-keyToNumValues", spark_format=spark_format)
+    needed = make(partition=2, spark_format=spark_format)
+    again = make(partition=3, spark_format=spark_format)
+    for provider, until in ((old, 4), (named, 4), (needed, 5), (again, 4)):
+        history(provider, until, 2)
+    pinned = old.stored(".changelog")[0]
+    pin = zero.checkpoint / layout.pin_key("mine")
+    pin.parent.mkdir(parents=True)
+    pin.write_text(json.dumps({"changelogs": [f"state/0/1/{pinned}"], "manifests": []}))
+    listed, kept = LocalStorage.list, (names(needed), names(again))
+
+    def comes_back(storage: LocalStorage, prefix: str) -> Iterator[ObjectInfo]:
+        if prefix == "state/0/3/":  # after all of the operator was listed
+            new = layout.manifest_name(VersionId(8, "0" * 16), spark_format)
+            (again.directory / new).write_bytes(b"of a rescale that adds partitions")
+        return listed(storage, prefix)
+
+    zero.collect(versions[6])
+    assert len(names(old)) == 5, "the log does not tell how many partitions there are"
+    partitions_are(zero, 5, 1)
+    monkeypatch.setattr(LocalStorage, "list", comes_back)
+    zero.collect(versions[6])
+    assert (names(old), names(named)) == ([pinned], [])
+    assert names(needed) == kept[0], "version 5 is retained"
+    assert set(kept[1]) < set(names(again))
+
+
 def test_a_collection_that_began_before_a_rescale_leaves_its_pin(make: MakeProvider) -> None:
     """A rescale comes between two steps of a collection.
 
@@ -348,12 +393,7 @@ def test_a_collection_that_began_before_a_rescale_leaves_its_pin(make: MakeProvi
     provider = make(retain_versions=1)
     versions = history(provider, 4, 3)
     recorded(provider, versions)
-    offsets = provider.checkpoint / "offsets" / "3"
-    offsets.parent.mkdir()
-    conf = {"spark.sql.shuffle.partitions": "1"}
-    offsets.write_text(
-        "v1\n" + json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 0, "conf": conf}) + "\n{}"
-    )
+    partitions_are(provider, 3, 1)
     pins = [provider.checkpoint / layout.rescale_pin_key(0, batch) for batch in (3, 4)]
     pins[0].parent.mkdir(parents=True)
     for pin in pins:
