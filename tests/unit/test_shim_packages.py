@@ -18,7 +18,7 @@ ARROWS: tuple[tuple[str, frozenset[str]], ...] = (
     ("changelog", frozenset({"base", "memory", "rows"})),
     ("disk", frozenset({"base", "memory", "rows", "changelog"})),
     ("engine", frozenset({"base", "agent", "observe", "memory", "rows", "changelog", "disk"})),
-    ("provider", frozenset({"base", "agent", "observe", "driver", "rows", "changelog", "engine"})),
+    ("provider", frozenset({"base", "agent", "driver", "rows", "changelog", "engine"})),
     ("tools", frozenset({"base", "driver", "rows"})),
     ("", frozenset({"agent", "driver", "provider"})),  # the names that users write
 )
