@@ -122,7 +122,7 @@ MUTANTS: tuple[Mutant, ...] = (
         (
             (
                 _PACKAGE + "agent/collecting.py",
-                "        if not _is_still_proven(context, anchor):\n            return []\n"
+                "        if not _is_still_proven(context, anchor):\n            return\n"
                 "        context.storage",
                 "        context.storage",
             ),

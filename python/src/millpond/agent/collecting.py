@@ -70,7 +70,7 @@ def collect(
     pinned = context.checkpoint.pins.read(context.storage, now_ms=now_ms)
     known = anchor if proven else None
     done = _Done()
-    done.add(_expire(context, known, pinned, done.problems, now_ms))
+    _expire(context, known, pinned, done, now_ms)
     context.last_collect_ms = now_ms
     if _sweeps(context):
         _sweep_now_and_then(context, known, pinned, done, force, interval_ms, now_ms)
@@ -100,17 +100,16 @@ def _expire(
     context: StoreContext,
     anchor: VersionId | None,
     pinned: frozenset[str],
-    problems: list[MillpondError],
+    done: _Done,
     now_ms: int,
-) -> list[ObjectInfo]:
+) -> None:
     """Delete what no retained version of the store needs.
 
     Args:
         anchor: the commit log named it at `now_ms` or later. None: nobody knows what is committed.
-        problems: gets what stands in the way.
     """
     if anchor is None:
-        return []
+        return
     if context.collect_files is None:
         context.collect_files = context.new_files()
     files = context.collect_files
@@ -131,11 +130,13 @@ def _expire(
         lost = newest > anchor.version + 1
         level = logging.INFO if lost else logging.WARNING
         log.log(level, "store %s: nothing is collected: %s", context.store, expiry.problem)
-        problems += [] if lost else [expiry.problem]
+        if not lost:
+            done.problems.append(expiry.problem)
     if expiry.files:
         if not _is_still_proven(context, anchor):
-            return []
+            return
         context.storage.delete(expiry.keys)
+        done.add(expiry.files)
         log.info(
             "store collected store=%s anchor=%d base=%s files=%d bytes=%d",
             context.store,
@@ -144,7 +145,6 @@ def _expire(
             len(expiry.files),
             expiry.size_bytes,
         )
-    return list(expiry.files)
 
 
 def _is_proven(context: StoreContext, anchor: VersionId) -> bool:
@@ -219,7 +219,7 @@ def _sweep_now_and_then(
         # Empty when this executor sweeps for the first time: then every SST waits.
         before = checkpoint.marks.get(operator, {})
         seen = _survey(checkpoint, operator, pinned, now_ms)
-        done.add(_sweep(context, seen, before, pinned, done.problems, grace_ms, now_ms))
+        _sweep(context, seen, before, pinned, done, grace_ms, now_ms)
         _drop_unfinished(checkpoint, operator, now_ms)
         if anchor is not None:
             _clear_after_rescale(context, anchor, seen, pinned, done, grace_ms, now_ms)
@@ -233,15 +233,13 @@ def _sweep(
     seen: Survey,
     before: Marks,
     pinned: frozenset[str],
-    problems: list[MillpondError],
+    done: _Done,
     grace_ms: int,
     now_ms: int,
-) -> list[ObjectInfo]:
+) -> None:
     """Delete SSTs that no manifest names, and staging files that nobody finished.
 
     Deletes nothing if one manifest of the operator cannot be read: nobody knows what it names.
-
-    Returns: the files that were deleted.
     """
     checkpoint, operator = context.checkpoint, context.store.operator
     started = time.monotonic()
@@ -263,8 +261,9 @@ def _sweep(
         doomed = _delete(checkpoint, operator, sweep, pinned, now_ms)
     except MillpondError as e:
         log.warning("operator %d is not swept: %s", operator, e)
-        problems.append(e)
-        return []
+        done.problems.append(e)
+        return
+    done.add(doomed)
     _save_candidates(checkpoint, operator, candidates, sweep.candidates)
     if doomed or sweep.candidates:
         log.info(
@@ -275,7 +274,6 @@ def _sweep(
             len(sweep.candidates),
             (time.monotonic() - started) * 1000,
         )
-    return list(doomed)
 
 
 def _drop_unfinished(checkpoint: CheckpointContext, operator: int, now_ms: int) -> None:
