@@ -379,6 +379,20 @@ class Driver:
         self.storage.delete(key for key in keys if int(key.rpartition("/")[2]) >= version)
 
 
+def attempts_of_one_batch(committed: Provider, late: Provider) -> VersionId:
+    """Let attempts of the first batch follow each other. Return what the last of them made.
+
+    Args:
+        late: has begun the batch, too, and not committed.
+    """
+    for provider in (committed, late):
+        provider.open(0)
+    for _ in range(2):
+        committed.commit()
+        committed.open(0)  # in one batch an attempt may replace another
+    return committed.commit()
+
+
 def _commits(answer: Mapping[str, Any]) -> Ids:
     """Read the changelogs that an answer names. Return the ids of the commits in them."""
     ids = []

@@ -23,7 +23,7 @@ from millpond.storage.split import SplitStorage
 from millpond.storage.usage import Usage
 from millpond.testing.faults import Fault, FaultyStorage, fail_when
 from millpond.testing.storage_contract import StorageContract
-from tests.agent_driver import CallError, Driver, Provider
+from tests.agent_driver import CallError, Driver, Provider, attempts_of_one_batch
 from tests.objects import Objects
 
 OFFSETS = b'v1\n{"batchWatermarkMs":0,"batchTimestampMs":0,"conf":{"spark.sql.shuffle.partitions":"4"}}\n{}'
@@ -290,12 +290,7 @@ def test_a_late_attempt_does_not_replace_what_is_committed(
     objects: Objects, spark_format: int
 ) -> None:
     first, late = objects.provider(spark_format), objects.provider(spark_format)
-    for provider in (first, late):
-        provider.open(0)
-    for _ in range(2):
-        first.commit()
-        first.open(0)  # in one batch an attempt may replace another
-    kept = first.commit()
+    kept = attempts_of_one_batch(first, late)
     Driver(first.checkpoint, spark_format, first.storage).record(kept)
     if spark_format == 1:
         with pytest.raises(CallError, match="another attempt of batch 0 is committed") as caught:

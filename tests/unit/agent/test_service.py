@@ -18,7 +18,7 @@ from millpond.format import layout
 from millpond.format.format_file import decode_format, encode_format
 from millpond.model.ids import new_id
 from millpond.storage import StorageSettings
-from tests.agent_driver import CallError, Driver, Provider, call
+from tests.agent_driver import CallError, Driver, Provider, attempts_of_one_batch, call
 
 MakeProvider = Callable[..., Provider]
 
@@ -280,12 +280,7 @@ def test_a_late_attempt_does_not_replace_what_is_committed(
 ) -> None:
     first, late = make(spark_format=spark_format), make(spark_format=spark_format)
     driver = Driver(first.checkpoint, spark_format)
-    for provider in (first, late):
-        provider.open(0)
-    for _ in range(2):
-        first.commit()
-        first.open(0)  # in one batch an attempt may replace another
-    kept = first.commit()
+    kept = attempts_of_one_batch(first, late)
     driver.record(kept)
     driver.record(first.commit())
     (first.checkpoint / "commits/0").unlink()  # Spark removes old entries of its log
