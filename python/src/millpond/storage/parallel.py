@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import threading
+import weakref
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
@@ -17,6 +19,10 @@ class Parallel:
 
     def __init__(self, workers: int) -> None:
         self._workers = workers
+        self._begin()
+        _all.add(self)
+
+    def _begin(self) -> None:
         self._lock = threading.Lock()
         self._pool: ThreadPoolExecutor | None = None
 
@@ -55,3 +61,15 @@ class Parallel:
             return [future.result() for future in futures]
         finally:
             self.end(futures)
+
+
+_all: weakref.WeakSet[Parallel] = weakref.WeakSet()
+
+
+def _forked() -> None:
+    """A child has none of its parent's threads, and a pool that takes them to be there waits."""
+    for one in list(_all):
+        one._begin()
+
+
+os.register_at_fork(after_in_child=_forked)

@@ -6,6 +6,7 @@ It never repeats a request.
 from __future__ import annotations
 
 import logging
+import os
 import threading
 from functools import lru_cache
 from typing import Any
@@ -237,6 +238,10 @@ def shared_client(bucket: str, settings: S3Settings) -> S3Client:
     To make a client takes a tenth of a second. A shared client also keeps its connections.
     """
     return S3Client(bucket, settings)
+
+
+# Two processes that share a connection read each other's answers.
+os.register_at_fork(after_in_child=shared_client.cache_clear)
 
 
 def _assuming(session: Any, credentials: S3Credentials, region: str | None) -> Any:
