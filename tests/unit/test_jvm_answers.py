@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
 
 import pytest
 
+from millpond._jvm import command
 from millpond.operations.migrate import jvm
 from millpond.storage import hadoop_jvm
 
@@ -51,3 +53,11 @@ print(json.dumps({{"rows": 3}}))
 print(json.dumps({{"done": True}}), flush=True)
 """
     assert list(jvm.answers([sys.executable, "-c", script], {})) == [{"rows": 3}]
+
+
+def test_the_jvm_prints_nothing_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such a line in the middle of a long answer spoiled it, and the command waited for ever."""
+    monkeypatch.setenv("JAVA_TOOL_OPTIONS", "-Xlog:gc*")
+    line = command("org.apache.spark.sql.millpond.agent.FilesMain", {"spark.driver.memory": "256m"})
+    done = subprocess.run(line, stdin=subprocess.DEVNULL, capture_output=True, check=True)
+    assert done.stdout == b""

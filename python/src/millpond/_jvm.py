@@ -68,11 +68,15 @@ def command(main: str, conf: Mapping[str, str]) -> list[str]:
         f"{spark.directory}/*",
         os.environ.get("SPARK_DIST_CLASSPATH", ""),
     ]
+    # What the JVM itself prints must not get into the middle of an answer, which is on its standard
+    # output. The environment may have asked for it (JAVA_TOOL_OPTIONS=-Xlog:gc).
+    own = ["-Xlog:disable", "-Xlog:all=warning:stderr", "-XX:+DisplayVMOutputToStderr"]
     heap = [f"-Xmx{conf[_DRIVER_MEMORY]}"] if _DRIVER_MEMORY in conf else []
     opens = [flag for module in OPENS for flag in ("--add-opens", f"{module}=ALL-UNNAMED")]
     return [
         java(),
         *heap,
+        *own,
         "-XX:+UseParallelGC",
         *opens,
         "-cp",
