@@ -146,8 +146,11 @@ private[engine] final class BatchLog(engine: StoreEngine) extends Logging {
   /** Whether a collection took the file for one that nobody finishes, or a sync failed. */
   private def isLost: Boolean = !writer.file.isFile || sync != null && sync.hasFailed
 
+  /** What syncs the file of the batch; None: nothing does. */
+  def syncing: Option[LogSync] = Option(sync)
+
   /** The changelog is published. A sync that was under way when it was completed may have failed
-    * since, and then the agent's own did not hear of it. */
+    * since, and then the agent's own did not hear of it. It has been awaited. */
   def checkSynced(file: File): Unit = if (sync != null && sync.hasFailed)
     throw cannotWrite(file, new java.io.IOException("the disk lost a part of it"), isCopy(file))
 

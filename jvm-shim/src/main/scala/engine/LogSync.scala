@@ -8,14 +8,19 @@ import org.apache.spark.sql.millpond.base.{Daemons, Seams}
 
 /** Brings the changelog of a running batch to the disk bit by bit, on a thread of its own, so that
   * the commit need not wait for all of it. */
-private[engine] final class LogSync(file: File) {
+private[engine] final class LogSync(file: File, force: FileChannel => Unit = _.force(false)) {
   import LogSync._
 
   private var begunAt = 0L // size of the file when the last sync began
   @volatile private var failure = false
+  private var isUnderWay = false // guarded by this
 
   /** The system tells one reader of an error that it lost data. A later sync would succeed. */
   def hasFailed: Boolean = failure
+
+  /** Wait for a sync that may have been told such an error, and has not said so yet. Those that
+    * begin later lack nothing: callers have synced the file themselves. */
+  def await(): Unit = synchronized { while (isUnderWay) wait() }
 
   /** The file has so many bytes now. Callers hold the engine's monitor. */
   def written(bytes: Long): Unit =
@@ -24,13 +29,17 @@ private[engine] final class LogSync(file: File) {
       pool.execute(() => sync())
     }
 
-  private[engine] def sync(): Unit =
-    opened().foreach { channel =>
-      try
-        try channel.force(false)
-        finally channel.close()
-      catch { case _: IOException => failure = true }
-    }
+  private[engine] def sync(): Unit = {
+    synchronized { isUnderWay = true }
+    try
+      opened().foreach { channel =>
+        try
+          try force(channel)
+          finally channel.close()
+        catch { case _: IOException => failure = true }
+      }
+    finally synchronized { isUnderWay = false; notifyAll() }
+  }
 
   /** A channel of its own: to close one waits for those who use it. None: the batch has ended, or
     * too many files are open. The agent syncs the file in any case. */

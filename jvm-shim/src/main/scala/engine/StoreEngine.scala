@@ -336,19 +336,20 @@ final class StoreEngine(val context: StoreContext, follows: Boolean = false) ext
       }
       pressure.beforeCommit()
     }
-    val (next, from, written) = synchronized {
+    val (next, from, written, sync) = synchronized {
       checkWritable(session)
       scans.closeAll()
       val next = committed.version + 1
       val written = batchLog.write(next, batch.id)
       batch.publish()
-      (next, status.generation, written)
+      (next, status.generation, written, batchLog.syncing)
     }
     var done = false
     try {
       Seams.at("commit.publish")
       val published = context.call("publish_changelog", from)(_.put("version", next)
           .put("id", batch.id).put("staged", written.file.getPath))
+      sync.foreach(_.await())
       Seams.at("commit.answered")
       synchronized {
         checkUsable(session)

@@ -1,6 +1,8 @@
 package org.apache.spark.sql.millpond.engine
 
-import java.nio.file.Files
+import java.io.IOException
+import java.nio.file.{Files, Path}
+import java.util.concurrent.CountDownLatch
 
 import org.apache.spark.sql.millpond.testing.{Part, Trial}
 
@@ -21,7 +23,27 @@ object LogSyncPart extends Part {
           sync.sync()
           trial.check(!sync.hasFailed, s"the sync of $what has failed")
         }
+      awaited(trial, file)
       Files.delete(file)
     } finally Files.delete(folder)
+  }
+
+  /** The system has told a sync of an error. Who waits for its end hears of it, too. */
+  private def awaited(trial: Trial, file: Path): Unit = {
+    trial.step("wait for a sync that has not said yet that it failed")
+    val told, goOn = new CountDownLatch(1)
+    val sync = new LogSync(file.toFile,
+      _ => { told.countDown(); goOn.await(); throw new IOException("the disk lost it") })
+    val syncing = new Thread(() => sync.sync())
+    syncing.start()
+    told.await()
+    @volatile var heard = false
+    val waiting = new Thread(() => { sync.await(); heard = sync.hasFailed })
+    waiting.start()
+    while (waiting.getState != Thread.State.WAITING && waiting.isAlive) Thread.onSpinWait()
+    goOn.countDown()
+    Seq(syncing, waiting).foreach(_.join())
+    trial.check(heard, "nobody heard that the sync failed")
+    sync.await()
   }
 }
