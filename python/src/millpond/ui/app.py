@@ -141,11 +141,12 @@ class _Pages:
 
     def place(self, request: Request) -> Place:
         wanted = request.path_params["place"]
-        if wanted not in self._known:
-            self.places()
-        if wanted not in self._known:
+        known = self._known  # another thread may put others in its place
+        if wanted not in known:
+            known = {place.id: place for place in self.places()}
+        if wanted not in known:
             raise _gone()
-        return self._known[wanted]
+        return known[wanted]
 
     def pulse(self, place: Place) -> Any:
         """Return the last committed batch."""
