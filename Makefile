@@ -201,7 +201,7 @@ bench-latency: build ## measure latency in real-time mode, beside Spark's store:
 	@$(PY) -m integration.peers.kafka || true
 	$(PY) benchmarks/bench_latency.py $(LATENCY_ARGS)
 
-bench-latency-flink: build ## the same with Flink beside them; a quarter of a gigabyte from PyPI the first time
+bench-latency-flink: build ## the same with Flink beside them; the first time it needs mvn, PyPI and Maven Central
 	@$(PY) -m integration.peers.kafka || true
 	@$(PY) -m benchmarks.bench_flink
 	$(PY) benchmarks/bench_latency.py --contenders millpond,rocksdb-changelog,flink $(LATENCY_ARGS)

@@ -2,8 +2,8 @@
 """Flink for the benchmarks: its jars, and a process of it.
 
 `python -m benchmarks.bench_flink` fetches the jars, a quarter of a gigabyte, from PyPI, and the
-reader of Parquet from Maven Central. They lie below build/, and nothing of the project depends on
-them.
+reader of Parquet and the connector to Kafka from Maven Central. They lie below build/, and nothing
+of the project depends on them.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ SOURCES = REPOSITORY / "benchmarks" / "scala-flink"
 POM = SOURCES / "pom.xml"
 _LIB = REPOSITORY / "build" / "flink" / VERSION
 _PARQUET = REPOSITORY / "build" / "flink" / "parquet"
+_KAFKA = REPOSITORY / "build" / "flink" / "kafka"
 # What Flink's own scripts open for Java 17.
 _OPENS = (
     "java.base/java.lang",
@@ -65,14 +66,15 @@ def fetch() -> None:
         shutil.rmtree(work)
 
 
-def fetch_parquet() -> None:
-    """Fetch the reader of Parquet, unless it is there. Raises: BenchError: it cannot be had."""
+def fetch_beside() -> None:
+    """Fetch what Flink's package lacks, unless it is there. Raises: BenchError: it fails."""
     from integration.peers import fetching, maven
 
     try:
-        maven.fetch(POM, "parquet", _PARQUET)
+        for target in (_PARQUET, _KAFKA):
+            maven.fetch(POM, target.name, target)
     except fetching.FetchError as error:
-        raise BenchError(f"no reader of Parquet for Flink: {error}") from error
+        raise BenchError(f"no reader of Parquet, or connector to Kafka: {error}") from error
 
 
 def jars() -> list[Path]:
@@ -93,6 +95,14 @@ def parquet_jars() -> list[Path]:
     spark = bench_env.spark_jars()
     for name in ("hadoop-client-api", "hadoop-client-runtime", "jcl-over-slf4j"):
         found += spark.glob(f"{name}-[0-9]*.jar")
+    return found
+
+
+def kafka_jars() -> list[Path]:
+    """Return the connector to Kafka, and what it needs. Raises: BenchError: it is not there."""
+    found = sorted(_KAFKA.glob("*.jar"))
+    if not found:
+        raise BenchError("no connector to Kafka: `python -m benchmarks.bench_flink` fetches it")
     return found
 
 
@@ -122,6 +132,6 @@ def command(
 if __name__ == "__main__":
     try:
         fetch()
-        fetch_parquet()
+        fetch_beside()
     except BenchError as failure:
         sys.exit(f"bench-flink: {failure}")

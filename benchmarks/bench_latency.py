@@ -32,7 +32,7 @@ from benchmarks.bench_contenders import (
     in_turn,
 )
 from benchmarks.bench_env import REPOSITORY, BenchError, report_cells
-from benchmarks.bench_latency_query import BUFFER_MS
+from benchmarks.bench_latency_query import BUFFER_MS, PACKAGE, plan_text
 from benchmarks.bench_process import run_spec
 from benchmarks.bench_query import session_conf
 
@@ -126,9 +126,7 @@ def _conf(contender: str, work: Path, jars: Sequence[Path], trigger_s: int) -> d
 def measure(what: Cell, contender: str, work: Path, classes: Path) -> dict[str, Any]:
     """Return the figures of one process. Raises: BenchError: it failed."""
     wanted_s = what.warmup_s + what.seconds + 20 * what.trigger_s + 300
-    if contender == FLINK:
-        return bench_latency_flink.measure(asdict(what), work, _CLASSES, timeout_s=wanted_s)
-    jars, load_path = [classes], ""
+    jars, sender = [classes], list[Path]()
     broker: AbstractContextManager[Any] = nullcontext()
     if what.source == "kafka":
         from integration.peers.kafka import broker as brokers
@@ -140,12 +138,17 @@ def measure(what: Cell, contender: str, work: Path, classes: Path) -> dict[str, 
             )
         jars += kafka.connector()
         sources = [REPOSITORY / "benchmarks" / "scala-kafka" / "KafkaLoad.scala"]
-        sender = bench_env.compile_beside(_CLASSES, "kafka", sources, [classes, *kafka.connector()])
-        path = [sender, classes, *kafka.connector(), bench_env.spark_jars() / "*"]
-        load_path = os.pathsep.join(map(str, path))
+        own = bench_env.compile_beside(_CLASSES, "kafka", sources, [classes, *kafka.connector()])
+        sender = [own, *jars, bench_env.spark_jars() / "*"]
         (work / "broker").mkdir()
         broker = brokers.broker(work / "broker")
     with broker as started:
+        servers = started.servers if started else None
+        load = _load(what, sender, servers) if servers else []
+        if contender == FLINK:
+            return bench_latency_flink.measure(
+                asdict(what), work, _CLASSES, servers=servers, load=load, timeout_s=wanted_s
+            )
         return run_spec(
             [sys.executable, "-m", "benchmarks.bench_latency_query"],
             {
@@ -153,12 +156,20 @@ def measure(what: Cell, contender: str, work: Path, classes: Path) -> dict[str, 
                 "stateless": contender == STATELESS,
                 "conf": _conf(contender, work, jars, what.trigger_s),
                 "checkpoint": (work / "checkpoint").as_uri(),
-                "servers": started.servers if started else None,
-                "load_path": load_path,
+                "servers": servers,
+                "load": load,
             },
             work_dir=work,
             timeout_s=wanted_s,
         )
+
+
+def _load(what: Cell, path: Sequence[Path], servers: str) -> list[str]:
+    """Return the command of the process that sends records to Kafka, and takes results' times."""
+    options = ["-Xms512m", "-Xmx512m", "-XX:+UseSerialGC"]
+    main_class = f"{PACKAGE}.KafkaLoad"
+    command = [bench_env.java(), *options, "-cp", os.pathsep.join(map(str, path)), main_class]
+    return [*command, plan_text(asdict(what)), servers]
 
 
 def _arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -246,8 +257,6 @@ def _run(given: argparse.Namespace, work: Path) -> tuple[dict[str, Any], Path]:
     for i, what in enumerate(cells):
         kept = _kept(results, what, host, out)
         for name in in_turn(contenders, i):
-            if name == FLINK and what.source == "kafka":
-                continue  # Flink's connector to Kafka is not in its package
             if name == STATELESS and what.query == "dedup":
                 continue  # without state nothing is a duplicate
             place = work / f"{what.name}-{name}"

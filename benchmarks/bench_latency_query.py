@@ -18,7 +18,6 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.bench_env import java
 from benchmarks.bench_latency_measures import derive
 from benchmarks.bench_query import open_session
 
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 PARTITIONS = 2  # of the source, and of the state
 BUFFER_MS = 1  # how long a record may wait for others on its way to the state; default: 50
-_PACKAGE = "org.apache.spark.sql.millpond.bench"
+PACKAGE = "org.apache.spark.sql.millpond.bench"
 
 
 def _count(rows: DataFrame) -> DataFrame:
@@ -68,7 +67,7 @@ def plan_text(cell: dict[str, Any]) -> str:
 
 def _queries(spark: SparkSession) -> Any:
     jvm: Any = spark._jvm
-    return getattr(jvm, f"{_PACKAGE}.LatencyQueries")
+    return getattr(jvm, f"{PACKAGE}.LatencyQueries")
 
 
 def _start(spark: SparkSession, spec: dict[str, Any]) -> StreamingQuery:
@@ -76,7 +75,7 @@ def _start(spark: SparkSession, spec: dict[str, Any]) -> StreamingQuery:
 
     cell, servers, checkpoint = spec["cell"], spec["servers"], spec["checkpoint"]
     if servers is None:
-        source = spark.readStream.format(f"{_PACKAGE}.PacedSource")
+        source = spark.readStream.format(f"{PACKAGE}.PacedSource")
         rows = source.option("plan", plan_text(cell)).load()
     else:
         topic = spark.readStream.format("kafka").option("kafka.bootstrap.servers", servers)
@@ -134,7 +133,7 @@ def _until(done: Callable[[], bool], query: StreamingQuery, seconds: float, what
 
 def _in_memory(query: StreamingQuery, cell: dict[str, Any], spark: SparkSession) -> dict[str, Any]:
     jvm: Any = spark._jvm
-    times = getattr(jvm, f"{_PACKAGE}.Latencies")
+    times = getattr(jvm, f"{PACKAGE}.Latencies")
     _until(lambda: times.begunUs().isDefined(), query, 15 * cell["trigger_s"] + 60, "filled state")
     wanted = cell["warmup_s"] + cell["seconds"] + 3 * cell["trigger_s"] + 10
     end = time.monotonic() + wanted
@@ -178,11 +177,7 @@ def main(spec_path: str, result_path: str) -> None:
     spark = open_session("millpond-latency-bench", spec["conf"])
     load = None
     if servers is not None:
-        main_class = f"{_PACKAGE}.KafkaLoad"
-        options = ["-Xms512m", "-Xmx512m", "-XX:+UseSerialGC"]
-        load = _Kafka(
-            [java(), *options, "-cp", spec["load_path"], main_class, plan_text(cell), servers]
-        )
+        load = _Kafka(spec["load"])
     query = _start(spark, spec)
     if load is None:
         times = _in_memory(query, cell, spark)

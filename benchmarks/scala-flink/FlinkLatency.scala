@@ -7,12 +7,15 @@ import java.util.concurrent.atomic.AtomicInteger
 
 import scala.annotation.nowarn
 
+import org.apache.flink.api.common.eventtime.WatermarkStrategy
 import org.apache.flink.api.common.functions.{MapFunction, OpenContext}
 import org.apache.flink.api.common.state.{CheckpointListener, ValueState, ValueStateDescriptor}
 import org.apache.flink.api.common.typeinfo.Types
 import org.apache.flink.api.java.functions.KeySelector
 import org.apache.flink.api.java.tuple.{Tuple2, Tuple3}
 import org.apache.flink.configuration.Configuration
+import org.apache.flink.core.execution.JobClient
+import org.apache.flink.streaming.api.datastream.DataStream
 import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment
 import org.apache.flink.streaming.api.functions.KeyedProcessFunction
 import org.apache.flink.streaming.api.functions.sink.v2.DiscardingSink
@@ -24,7 +27,8 @@ import org.apache.flink.util.Collector
 /** The queries of `bench_latency.py` as jobs of Flink, in this process.
   *
   * Arguments: the plan's text, the query, ms between two checkpoints, ms that a record may wait in
-  * a buffer, a directory, and the file for the result.
+  * a buffer, a directory, and the file for the result. From Kafka to Kafka: also the broker's
+  * address, and the command of the process that sends the records.
   */
 object FlinkLatency {
   type Event = Tuple2[JLong, JLong] // key, at
@@ -35,7 +39,8 @@ object FlinkLatency {
 
   @nowarn("cat=deprecation") // the simple sources are the old ones
   def main(args: Array[String]): Unit = {
-    val Seq(text, query, checkpointMs, bufferMs, directory, result) = args.toSeq: @unchecked
+    val Seq(text, query, checkpointMs, bufferMs, directory, result, kafka @ _*) =
+      args.toSeq: @unchecked
     val plan = Plan.of(text)
     val conf = new Configuration
     conf.setString("state.backend.type", "rocksdb")
@@ -46,15 +51,31 @@ object FlinkLatency {
     conf.setString("io.tmp.dirs", s"$directory/tmp")
     conf.setString("execution.buffer-timeout.interval", s"$bufferMs ms") // default: 100
     val env = StreamExecutionEnvironment.createLocalEnvironment(plan.partitions, conf)
-    env
-      .addSource(new Paced(plan), "paced", Types.TUPLE[Event](Types.LONG, Types.LONG))
-      .keyBy(new Key, Types.LONG)
-      .process(logic(query), Types.LONG)
-      .map(new Take, Types.LONG)
-      .sinkTo(new DiscardingSink[JLong]): Unit
-    val client = env.executeAsync("latency")
+    val keyed = (from: DataStream[Event]) =>
+      from.keyBy(new Key, Types.LONG).process(logic(query), FlinkKafka.EventType)
+    val json = kafka match {
+      case Seq(servers, load @ _*) =>
+        val sender = new FlinkKafkaLoad(load)
+        val source = FlinkKafka.source(servers)
+        keyed(env.fromSource(source, WatermarkStrategy.noWatermarks[Event](), "in"))
+          .sinkTo(FlinkKafka.sink(servers)): Unit
+        env.executeAsync("latency"): Unit
+        sender.result()
+      case _ =>
+        keyed(env.addSource(new Paced(plan), "paced", FlinkKafka.EventType))
+          .map(new Take, Types.LONG)
+          .sinkTo(new DiscardingSink[JLong]): Unit
+        val client = env.executeAsync("latency")
+        awaitAll(plan, checkpointMs.toLong, client)
+        Latencies.json()
+    }
+    Files.writeString(Path.of(result), json)
+    sys.exit(0)
+  }
+
+  private def awaitAll(plan: Plan, checkpointMs: Long, client: JobClient): Unit = {
     val end = System.currentTimeMillis() +
-      (plan.warmupUs + plan.measuredUs) / 1000 + 3 * checkpointMs.toLong + DeadlineMs
+      (plan.warmupUs + plan.measuredUs) / 1000 + 3 * checkpointMs + DeadlineMs
     while (!Latencies.complete) {
       if (System.currentTimeMillis() > end) {
         System.err.println(s"no results of all records: ${client.getJobStatus.get()}")
@@ -62,12 +83,9 @@ object FlinkLatency {
       }
       Thread.sleep(500)
     }
-    Files.writeString(Path.of(result), Latencies.json())
-    client.cancel().get()
-    sys.exit(0)
   }
 
-  private def logic(query: String): KeyedProcessFunction[JLong, Event, JLong] = query match {
+  private def logic(query: String): KeyedProcessFunction[JLong, Event, Event] = query match {
     case "count" => new Count
     case "dedup" => new Dedup
     case "sessions" => new Sessions
@@ -77,43 +95,43 @@ object FlinkLatency {
     override def getKey(event: Event): JLong = event.f0
   }
 
-  private final class Take extends MapFunction[JLong, JLong] {
-    override def map(at: JLong): JLong = {
-      Latencies.record(at, WallClock.nowUs())
-      at
+  private final class Take extends MapFunction[Event, JLong] {
+    override def map(event: Event): JLong = {
+      Latencies.record(event.f1, WallClock.nowUs())
+      event.f1
     }
   }
 
-  private final class Count extends KeyedProcessFunction[JLong, Event, JLong] {
+  private final class Count extends KeyedProcessFunction[JLong, Event, Event] {
     @transient private var count: ValueState[JLong] = _
     override def open(context: OpenContext): Unit =
       count = getRuntimeContext.getState(new ValueStateDescriptor("count", Types.LONG))
     override def processElement(
         event: Event,
-        context: KeyedProcessFunction[JLong, Event, JLong]#Context,
-        out: Collector[JLong]
+        context: KeyedProcessFunction[JLong, Event, Event]#Context,
+        out: Collector[Event]
     ): Unit = {
       val before = count.value()
       count.update(if (before == null) 1L else before + 1)
-      out.collect(event.f1)
+      out.collect(event)
     }
   }
 
-  private final class Dedup extends KeyedProcessFunction[JLong, Event, JLong] {
+  private final class Dedup extends KeyedProcessFunction[JLong, Event, Event] {
     @transient private var seen: ValueState[JBoolean] = _
     override def open(context: OpenContext): Unit =
       seen = getRuntimeContext.getState(new ValueStateDescriptor("seen", Types.BOOLEAN))
     override def processElement(
         event: Event,
-        context: KeyedProcessFunction[JLong, Event, JLong]#Context,
-        out: Collector[JLong]
+        context: KeyedProcessFunction[JLong, Event, Event]#Context,
+        out: Collector[Event]
     ): Unit = if (seen.value() == null) {
       seen.update(true)
-      out.collect(event.f1)
+      out.collect(event)
     }
   }
 
-  private final class Sessions extends KeyedProcessFunction[JLong, Event, JLong] {
+  private final class Sessions extends KeyedProcessFunction[JLong, Event, Event] {
     private type Session = Tuple3[JLong, JLong, JLong] // first, last, number of records
     @transient private var session: ValueState[Session] = _
     override def open(context: OpenContext): Unit = {
@@ -122,8 +140,8 @@ object FlinkLatency {
     }
     override def processElement(
         event: Event,
-        context: KeyedProcessFunction[JLong, Event, JLong]#Context,
-        out: Collector[JLong]
+        context: KeyedProcessFunction[JLong, Event, Event]#Context,
+        out: Collector[Event]
     ): Unit = {
       val at = event.f1
       val now = Option(session.value()).filter(at - _.f1 <= FlinkLatency.GapUs) match {
@@ -131,7 +149,7 @@ object FlinkLatency {
         case None => Tuple3.of(at, at, JLong.valueOf(1))
       }
       session.update(now)
-      out.collect(at)
+      out.collect(event)
     }
   }
 
