@@ -15,10 +15,12 @@ from integration.cases import CLICKS, EVENTS
 from integration.harness import Harness, Schema, Store, short_conf
 from integration.jvm import MILLPOND, ROCKSDB
 from integration.store_cases import open_provider
-from integration.streams import Input, Run, finish, start
+from integration.processes import wait_until
+from integration.streams import Input, Run, finish, settings, start
 from integration.test_readers import counts
 
 CLEANUP = "spark.sql.streaming.statefulOperator.incrementalCleanupFactor"
+IDLE = "spark.sql.streaming.noDataProgressEventInterval"
 PLAIN = Schema("k string, n bigint", "v string")
 
 
@@ -51,6 +53,28 @@ def test_progress_equals_that_of_spark_with_incremental_cleanup(
         assert 0 <= custom[f"SnapshotLastUploaded.partition_{partition}_default"] < version
     assert custom["millpondChangelogBytes"] > 0 and custom["millpondMemoryBytes"] > 0
     assert last["stateOperators"][0]["memoryUsedBytes"] == custom["millpondMemoryBytes"]
+
+
+def test_what_is_there_stays_while_the_query_is_idle(spark: SparkSession, tmp_path: Path) -> None:
+    """The progress of a trigger without a batch said that there were no bytes in memory."""
+    source = Input(tmp_path / "input", EVENTS)
+    source.add(CLICKS[0])
+    with settings(spark, {**short_conf({"providerClass": MILLPOND}), IDLE: "100"}):
+        writer = source.stream(spark).groupBy("user").count().writeStream.outputMode("update")
+        query = writer.format("noop").option("checkpointLocation", str(tmp_path / "q")).start()
+    try:
+        wait_until(
+            lambda: bool(query.recentProgress)
+            and "addBatch" not in query.recentProgress[-1]["durationMs"],
+            seconds=120,
+            what="the progress of a trigger without a batch",
+        )
+        (operator,) = query.recentProgress[-1]["stateOperators"]
+    finally:
+        query.stop()
+    assert operator["memoryUsedBytes"] > 0
+    if spark.version >= "4.3":
+        assert operator["customMetrics"]["millpondMemoryBytes"] == operator["memoryUsedBytes"]
 
 
 def test_the_instance_metric_names_the_newest_snapshot(harness: Harness, tmp_path: Path) -> None:

@@ -11,9 +11,13 @@ import org.apache.spark.unsafe.Platform
 
 /** What differs between minor versions of Spark; this is 4.2. */
 private[millpond] object SparkCompatibility {
-  /** A size in bytes; 4.3 tells sizes of snapshots from others. */
+  /** Bytes of a batch. */
   def sizeMetric(name: String, description: String): StateStoreCustomMetric =
     StateStoreCustomSizeMetric(name, description)
+
+  /** Bytes that are there; only 4.3 tells them from those of a batch. */
+  def gaugeMetric(name: String, description: String): StateStoreCustomMetric =
+    sizeMetric(name, description)
 
   /** Where a direct buffer begins. */
   def addressOf(buffer: ByteBuffer): Long = Platform.getDirectBufferAddress(buffer)

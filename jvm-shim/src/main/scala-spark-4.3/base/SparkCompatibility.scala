@@ -11,9 +11,13 @@ import org.apache.spark.unsafe.Platform
 
 /** What differs between minor versions of Spark; this is 4.3. */
 private[millpond] object SparkCompatibility {
-  /** A size in bytes, and not that of a snapshot. */
+  /** Bytes of a batch: none, where no batch ran. */
   def sizeMetric(name: String, description: String): StateStoreCustomMetric =
     StateStoreCustomSizeMetric(name, description)
+
+  /** Bytes that are there, whether or not a batch ran: Spark calls that a snapshot. */
+  def gaugeMetric(name: String, description: String): StateStoreCustomMetric =
+    StateStoreCustomSizeMetric(name, description, isSnapshot = true)
 
   /** Where a direct buffer begins. */
   def addressOf(buffer: ByteBuffer): Long = Platform.getDirectBufferAddress(buffer)

@@ -153,9 +153,9 @@ object StoreMetrics {
   val EvictedBytes: StateStoreCustomMetric = SparkCompatibility.sizeMetric("millpondEvictedBytes",
     "Millpond: bytes of rows dropped from memory that the disk tier has")
   val MemoryBytes: StateStoreCustomMetric =
-    SparkCompatibility.sizeMetric("millpondMemoryBytes", "Millpond: bytes of the memory tier")
+    SparkCompatibility.gaugeMetric("millpondMemoryBytes", "Millpond: bytes of the memory tier")
   val DiskBytes: StateStoreCustomMetric =
-    SparkCompatibility.sizeMetric("millpondDiskBytes", "Millpond: bytes of the disk tier")
+    SparkCompatibility.gaugeMetric("millpondDiskBytes", "Millpond: bytes of the disk tier")
   val ExpiredRows: StateStoreCustomMetric = StateStoreCustomSumMetric("millpondExpiredRows",
     "Millpond: rows that ended by their time to live")
   /** By their names in the agent's answers. */
