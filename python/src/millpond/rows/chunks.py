@@ -7,6 +7,7 @@ from itertools import chain, islice
 from typing import Any, TypeVar
 
 from millpond.errors import ErrorKind, InvalidInputError
+from millpond.rows.old_calendar import check_calendar, columns_of_old_calendar
 
 CHUNK_ROWS = 65_536
 CHUNK_BYTES = 16 * 1024 * 1024
@@ -73,7 +74,8 @@ def table_batches(path: str, columns: Sequence[str] | None = None) -> Iterator[A
 
     Args:
         columns: the columns to read. Those that a file does not have are left out. None: all.
-    Raises: InvalidInputError: INVALID_ARGUMENT: a file is unreadable. The iterator raises it too.
+    Raises: InvalidInputError: INVALID_ARGUMENT: a file is unreadable, or has days or times in the
+        calendar of Spark's earlier versions. The iterator raises it too.
     """
     # Start-up time: pyarrow.dataset alone takes long.
     import pyarrow as pa
@@ -100,9 +102,11 @@ def table_batches(path: str, columns: Sequence[str] | None = None) -> Iterator[A
                 ) as file:
                     there = file.schema_arrow.names
                     wanted = [n for n in columns if n in there] if columns is not None else there
-                    older = _older_times(file)
+                    older, old = _older_times(file), columns_of_old_calendar(file)
                     for batch in row_batches(file, wanted):
-                        yield _in_utc(batch, older)
+                        in_utc = _in_utc(batch, older)
+                        check_calendar(name, in_utc, old)
+                        yield in_utc
             except (OSError, pa.ArrowException) as e:
                 raise InvalidInputError(
                     f"{name} cannot be read: {e}",
