@@ -16,10 +16,10 @@ import pytest
 import millpond
 from millpond import savepoint
 from millpond.errors import ErrorKind
-from millpond.spark.types import Atom, Field, Struct
-from millpond.state.tables import Filter
+from millpond.spark.types import Array, Atom, Field, Struct
+from millpond.state.tables import Filter, equals
 from tests.refusals import refused
-from tests.row_checkpoints import DistinctBuilder
+from tests.row_checkpoints import DistinctBuilder, RowsBuilder
 
 _OTHER_NAN = struct.unpack("<d", bytes.fromhex("000000000000f8ff"))[0]
 
@@ -109,3 +109,45 @@ def test_two_zeros_are_one_key(built: DistinctBuilder, tmp_path: Path) -> None:
         lambda: savepoint.edit(tmp_path / "saved", tmp_path / "edited", table=table),
     )
     assert "two rows have the same key" in str(error)
+
+
+@pytest.mark.parametrize("number", [pa.float32(), pa.float64()])
+def test_numbers_inside_of_a_value_are_found_as_well(number: pa.DataType) -> None:
+    """NaN was found by itself alone."""
+    lists = [[1.0, math.nan], [1.0, _OTHER_NAN], [0.0], [-0.0], [None], [], None, [1.0]]
+    flat = pa.array(lists, pa.list_(number))
+    structs = pa.array(
+        [None if one is None else [{"s": "x", "n": n} for n in one] for one in lists],
+        pa.list_(pa.struct([("s", pa.string()), ("n", number)])),
+    )
+    for column in (flat, structs):
+        for wanted, places in ((0, [0, 1]), (1, [0, 1]), (2, [2, 3]), (3, [2, 3]), (6, [6])):
+            found = equals(column, column[wanted]).to_pylist()
+            assert [n for n, one in enumerate(found) if one] == places
+        assert equals(column[2:], column[4]).to_pylist() == [False, False, True] + [False] * 3
+        assert equals(column[:0], column[0]).to_pylist() == []
+    pair = pa.StructArray.from_arrays([flat, pa.array(range(8))], names=["l", "n"])
+    assert equals(pair, pair[0]).to_pylist() == [True] + [False] * 7
+    nan = pa.scalar([1.0, math.nan])
+    assert equals(pa.array([[1.0, math.nan]]), nan).to_pylist() == [True]
+
+
+class _Lists(RowsBuilder):
+    key_type = Struct((Field("k", Array(Atom("double"))),))
+
+    def key_row(self, number: int) -> dict[str, Any]:
+        return {"k": [1.0, math.nan if number == 1 else number]}
+
+
+@pytest.mark.parametrize("given", ["[1, NaN]", [1.0, math.nan], [1.0, _OTHER_NAN]])
+def test_a_list_with_nan_is_read_and_erased(tmp_path: Path, given: object) -> None:
+    """It was not found, so it stayed, and the proof said that none was there."""
+    built = _Lists(tmp_path / "query").build(snapshots=())
+    keys = millpond.read_state(built.root).num_rows
+    for wanted in ({"k": given}, pa.table({"k": pa.array([[1.0, math.nan]])})):
+        (row,) = millpond.read_state(built.root, keys=wanted).to_pylist()
+        assert math.isnan(row["key"]["k"][1])
+    (done,) = millpond.erase([built.root], key={"k": given}).places
+    assert done.rows == 1
+    rows = millpond.read_state(built.root).to_pylist()
+    assert len(rows) == keys - 1 and not any(math.isnan(row["key"]["k"][1]) for row in rows)

@@ -23,7 +23,7 @@ from millpond.query.index import SavepointIndex
 from millpond.rows.arrow_types import struct_type
 from millpond.rows.chunks import CHUNK_BYTES, chunks_of, pair_bytes
 from millpond.rows.encode import conform, encode_rows
-from millpond.rows.nested import as_grouped
+from millpond.rows.nested import as_grouped, mapped
 from millpond.rows.readable import list_of, scalar_of
 from millpond.spark.types import Struct
 from millpond.state.codec import (
@@ -366,10 +366,24 @@ def equals(column: Any, wanted: Any) -> Any:
     if not wanted.is_valid:
         return pc.is_null(column)
     if pa.types.is_nested(wanted.type):  # Arrow has no kernel for these
-        return pa.array([one.equals(wanted) for one in column], pa.bool_())
+        (bits,) = _grouped_bits(pa.repeat(wanted, 1))
+        return pa.array([one.equals(bits) for one in _grouped_bits(column)], pa.bool_())
     if pa.types.is_floating(wanted.type) and math.isnan(wanted.as_py()):
         return pc.fill_null(pc.is_nan(column), False)
     return pc.fill_null(pc.equal(column, wanted), False)
+
+
+def _grouped_bits(array: Any) -> Any:
+    """Return an array that has whole numbers in place of all others: equal ones where Spark takes
+    them for one. To Arrow NaN inside of a value is not like NaN.
+    """
+
+    def bits(inner: Any) -> Any:
+        if not pa.types.is_floating(inner.type):
+            return inner
+        return inner.view(pa.int32() if pa.types.is_float32(inner.type) else pa.int64())
+
+    return mapped(as_grouped(array), bits)
 
 
 class Filter:
