@@ -104,6 +104,40 @@ def test_the_earliest_files_go(spark: SparkSession, tmp_path: Path) -> None:
     assert names[-2] == mine.name and int(names[0][:13]) == 22
 
 
+def test_parts_with_a_digit_more_are_no_earlier_ones(spark: SparkSession, tmp_path: Path) -> None:
+    """The names sorted, and the newest part was the first to go."""
+    query = Query(tmp_path)
+    place = query.run(spark, range(1))
+    wait_for(place, [0])
+    folder = place / HISTORY_PREFIX
+    (mine,) = folder.glob("*.jsonl.gz")
+    for part in range(999_981, 1_000_001):
+        shutil.copy(mine, folder / mine.name.replace("-000000-", f"-{part}-"))
+    mine.unlink()
+    query.run(spark, range(1, 2))
+    wait_until(lambda: checkpoint.history(place).batches[-1].batch == 1, seconds=20, what="batch 1")
+    wait_until(lambda: len(list(folder.glob("*.jsonl.gz"))) == 20, seconds=20, what="twenty files")
+    assert len(list(folder.glob("*-1000000-*"))) == 1 and not list(folder.glob("*-999981-*"))
+
+
+def test_a_driver_whose_clock_is_behind_keeps_its_own(spark: SparkSession, tmp_path: Path) -> None:
+    """It took its own files for the earliest, and deleted them as soon as they were written."""
+    query = Query(tmp_path)
+    place = query.run(spark, range(1))
+    wait_for(place, [0])
+    folder = place / HISTORY_PREFIX
+    (mine,) = folder.glob("*.jsonl.gz")
+    ahead = int(mine.name[:13]) + 10**9
+    for number in range(20):
+        shutil.copy(mine, folder / f"{ahead + number}{mine.name[13:]}")
+    query.run(spark, range(1, 2))
+    wait_until(lambda: checkpoint.history(place).batches[-1].batch == 1, seconds=20, what="batch 1")
+    wait_until(lambda: len(list(folder.glob("*.jsonl.gz"))) == 20, seconds=20, what="twenty files")
+    assert [int(path.name[:13]) - ahead for path in sorted(folder.glob("*.jsonl.gz"))] == [
+        *range(1, 21)
+    ]
+
+
 @pytest.mark.deep
 def test_a_full_file_stays_when_the_next_one_begins(spark: SparkSession, tmp_path: Path) -> None:
     """A file is full at a megabyte: of this name, at the third batch. Each batch is written by

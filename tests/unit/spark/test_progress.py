@@ -59,6 +59,8 @@ def put(
 def test_names_are_parsed_and_no_others() -> None:
     key = f"{HISTORY_PREFIX}1795448620279-{RUN}-000012-0100.jsonl.gz"
     assert parse_history(key) == HistoryFile(1795448620279, RUN, 12, 100)
+    long = f"{HISTORY_PREFIX}11795448620279-{RUN}-1000000-10000.jsonl.gz"
+    assert parse_history(long) == HistoryFile(11795448620279, RUN, 1_000_000, 10_000)
     for other in (
         key + ".crc",
         key.removeprefix("millpond/"),
@@ -88,6 +90,14 @@ def test_batches_come_by_run_and_part() -> None:
     (operator,) = first.operators
     assert (operator.rows, operator.rows_updated, operator.commit_ms) == (11, 3, 10)
     assert operator.metrics == {"millpondSnapshotCount": 2}
+
+
+def test_parts_with_a_digit_more_come_later() -> None:
+    storage = MemoryStorage()
+    for batch, part in enumerate((999_999, 1_000_000, 1_000_001)):
+        put(storage, 1, RUN, part, packed(progress(batch)))
+    found, problems = read_progress(storage)
+    assert [b.batch for b in found] == [0, 1, 2] and problems == []
 
 
 @pytest.mark.parametrize("cut", [0, 5, 60, 200])

@@ -86,7 +86,8 @@ _COMPACT = ".compact"
 _NUMBER = r"(?:0|[1-9][0-9]{0,17})"
 _VERSIONED = re.compile(rf"({_NUMBER})(?:_([0-9a-f]{{16}}))?\.(changelog|manifest)")
 _HISTORY = re.compile(
-    r"([0-9]{13})-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-([0-9]{6})-([0-9]{4})\.jsonl\.gz"
+    r"([0-9]{13,})-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-([0-9]{6,})-([0-9]{4,})"
+    r"\.jsonl\.gz"
 )
 _SST = re.compile(r"([0-9a-f]{32})\.sst")
 _STAGING = re.compile(r"\.staging-([0-9a-f]{32})")
@@ -259,12 +260,13 @@ def parse_rescale_pin(key: str) -> tuple[int, int] | None:
 
 @dataclass(frozen=True, slots=True, order=True)
 class HistoryFile:
-    """`millpond/history/<start>-<run>-<part>-<batches>.jsonl.gz`. They sort by time.
+    """`millpond/history/<start>-<run>-<part>-<batches>.jsonl.gz`. They sort by time; their names
+    do not: numbers have more digits once they need them.
 
     A file of a part with more batches replaces the one with fewer.
     """
 
-    start_ms: int  # of the run
+    start_ms: int  # of the run, and above those of the runs before it
     run_id: str
     part: int  # from 0
     batches: int

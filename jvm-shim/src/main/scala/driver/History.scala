@@ -31,6 +31,7 @@ private object History extends Logging {
   // A query that is started again and again must not push out what was before.
   private val LeastParts = 20
   private val IntervalMs = 1000L
+  private val Name = """(\d{13,18})-(.{36})-(\d{6,9})-\d{4,9}\.jsonl\.gz""".r
   private val running = new ConcurrentHashMap[UUID, Run]
   private lazy val clock = Clock.every(IntervalMs, "millpond-history") {
     running.values.asScala.foreach(_.write())
@@ -68,6 +69,20 @@ private object History extends Logging {
     case other => Json.text(other)
   }
 
+  private final case class Kept(start: Long, run: String, part: Int, path: Path)
+
+  /** The files in a folder, the earliest first. Their names do not sort so: a number gets another
+    * digit when it needs one. */
+  private def kept(fs: FileSystem, folder: Path): Seq[Kept] =
+    if (!fs.exists(folder)) Nil
+    else
+      fs.listStatus(folder).toSeq.map(_.getPath).flatMap { path =>
+        path.getName match {
+          case Name(start, run, part) => Some(Kept(start.toLong, run, part.toInt, path))
+          case _ => None
+        }
+      }.sortBy(file => (file.start, file.run, file.part))
+
   private final class Part(val number: Int) {
     val lines = ArrayBuffer.empty[String]
     var characters = 0
@@ -76,12 +91,13 @@ private object History extends Logging {
 
   private final class Run(root: Path, run: UUID, conf: Configuration, mostParts: Int) {
     private val folder = new Path(root, "millpond/history")
-    private val start = System.currentTimeMillis
+    private val began = System.currentTimeMillis
     private val writing = new Object
     // guarded by `this`: listeners add, and nobody keeps it while a file is written
     private var parts = Vector(new Part(0))
     private var hasNews = false
     // guarded by `writing`
+    private var start = 0L // 0: nothing was written
     private var hasFailed = false
     private var newest = Option.empty[(Int, Path)] // the last file, and its part
 
@@ -109,6 +125,8 @@ private object History extends Logging {
           // time: after the query's end its Spark checkpoint may be gone before the news comes.
           if (!fs.exists(folder.getParent)) running.remove(run): Unit
           else {
+            // after all runs before, even if this driver's clock is behind theirs
+            if (start == 0L) start = kept(fs, folder).lastOption.fold(began)(_.start + 1).max(began)
             due.foreach { case (number, lines) => publish(fs, number, lines) }
             synchronized { parts = parts.filter(_.number >= due.last._1) }
             hasFailed = false
@@ -140,10 +158,7 @@ private object History extends Logging {
     }
 
     /** Delete the earliest files, of all runs. */
-    private def prune(fs: FileSystem): Unit = {
-      val parts = fs.listStatus(folder).toSeq.map(_.getPath).filter(_.getName.endsWith(".jsonl.gz"))
-      // names sort by time
-      parts.sortBy(_.getName).dropRight(mostParts).foreach(fs.delete(_, false))
-    }
+    private def prune(fs: FileSystem): Unit =
+      kept(fs, folder).dropRight(mostParts).foreach(file => fs.delete(file.path, false))
   }
 }
