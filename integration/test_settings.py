@@ -17,7 +17,8 @@ from integration.damage_scene import Scene, written_scene
 from integration.depth import quick_first
 from integration.harness import Harness, millponds_own, module_harness
 from integration.jvm import MILLPOND, REPO, ROCKSDB
-from integration.streams import Input, Run, finish, start
+from integration.streams import Input, Run, finish, settings, start
+from millpond import checkpoint
 
 pytestmark = millponds_own
 
@@ -220,3 +221,30 @@ def test_partitions_edited_by_hand(spark: SparkSession, tmp_path: Path) -> None:
     for row in [*CLICKS[0], *CLICKS[1]]:
         sums[row["k"]] = sums.get(row["k"], 0) + row["v"]
     assert run.rows[1] == sorted(f"Row(k={k!r}, s={s})" for k, s in sums.items())
+
+
+def test_a_number_of_partitions_beside_blanks(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark takes it. Spark 3.5 also writes it into its logs as it is."""
+    source = Input(tmp_path / "input", EVENTS)
+    frame = source.stream(spark).groupBy("k").agg(F.sum("v").alias("s"))
+    run = Run(tmp_path / "checkpoint")
+    asked = []
+    for number, partitions in enumerate((" 2", " 2", "3\t")):
+        conf = {
+            "spark.sql.streaming.stateStore.providerClass": MILLPOND,
+            "spark.sql.shuffle.partitions": partitions,
+        }
+        source.add(CLICKS[number])
+        finish(start(spark, frame, run, output_mode="complete", conf=conf), run)
+        with settings(spark, conf):
+            rows = spark.read.format("statestore").load(str(run.checkpoint)).count()
+        assert rows == len({row["k"] for batch in CLICKS[: number + 1] for row in batch})
+        log = run.checkpoint / "offsets" / str(number)
+        text = log.read_text().replace('shuffle.partitions":"2"', 'shuffle.partitions":" 2"')
+        assert ' 2"' in text
+        log.write_text(text)
+        _drop_crc(log)
+        shown = checkpoint.show(run.checkpoint)
+        assert shown.partitions == 2
+        asked.append(shown.asked_partitions)
+    assert asked == [None, None, 3]

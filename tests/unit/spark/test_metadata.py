@@ -151,6 +151,15 @@ def test_offset_log_v2() -> None:
     assert parse_offsets(text, 1).partitions == 8
 
 
+@pytest.mark.parametrize(
+    ("written", "partitions"),
+    [("8", 8), (" 8", 8), ("8\t", 8), ("", None), (" ", None), ("x", None), ("\u00b2", None)],
+)
+def test_pinned_partitions_are_as_the_user_wrote_them(written: str, partitions: int | None) -> None:
+    text = offsets_text(conf={**CONF, "spark.sql.shuffle.partitions": written})
+    assert parse_offsets(text, 1).partitions == partitions
+
+
 def test_an_offset_entry_without_pinned_partitions() -> None:
     assert parse_offsets(offsets_text(conf={}), 1).partitions is None
 

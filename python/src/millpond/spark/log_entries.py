@@ -77,8 +77,8 @@ class OffsetEntry:
     @property
     def partitions(self) -> int | None:
         """Number of state partitions of this batch; None if a Spark before 2.4 wrote the entry."""
-        text = self.conf.get(SHUFFLE_PARTITIONS)
-        return int(text) if text is not None and text.isdigit() else None
+        text = self.conf.get(SHUFFLE_PARTITIONS, "").strip()  # Spark 3.5 wrote what the user did
+        return int(text) if text.isdecimal() else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

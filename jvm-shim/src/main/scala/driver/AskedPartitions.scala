@@ -35,7 +35,7 @@ private object AskedPartitions extends Logging {
     for {
       (batch, offsets) <- query.offsetLog.getLatest()
       pinned <- offsets.metadataOpt.map(_.conf)
-      recorded <- pinned.get(Key).flatMap(_.toIntOption)
+      recorded <- pinned.get(Key).flatMap(_.trim.toIntOption) // Spark 3.5 wrote what the user did
       if pinned.get(SQLConf.STATE_STORE_PROVIDER_CLASS.key).contains(Names.ProviderClass)
     } {
       // a default asks for nothing

@@ -34,7 +34,8 @@ final class StoreContext(val storeId: StateStoreId, val conf: StateStoreConf,
 
   private def partitionsHint: Option[Int] =
     Seq("spark.sql.streaming.internal.stateStore.partitions",
-      "spark.sql.shuffle.partitions").iterator.map(hadoopConf.get).find(_ != null).map(_.toInt)
+      "spark.sql.shuffle.partitions").iterator.map(hadoopConf.getTrimmed).find(_ != null)
+      .map(_.toInt)
 
   /** A call to the agent in the name of this store. `generation` numbers the local copies: each has
     * a folder of its own. What did the rest, and answers with a `problem`, has failed too. */
