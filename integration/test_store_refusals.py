@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,9 @@ import pytest
 from integration.depth import deep
 from integration.harness import Harness, Provider, ProviderError, Row, Schema, providers_to_test
 from integration.jvm import MILLPOND
-from integration.store_cases import FAMILIES, PLAIN, PREFIX, open_provider, write
+from integration.store_cases import FAMILIES, LISTS, PLAIN, PREFIX, open_provider, write
+from millpond.format.changelog import ChangelogReader
+from tests.examples import changelog_bytes
 
 MISSING = "STATE_STORE_UNSUPPORTED_OPERATION_ON_MISSING_COLUMN_FAMILY"
 UNSUPPORTED = "STATE_STORE_UNSUPPORTED_OPERATION"
@@ -325,3 +327,39 @@ def test_a_store_without_families_refuses_them_and_stays_usable(
     assert store.commit().version == 1
     assert provider.store(1).scan() == [(KEY, VALUE)]
     provider.close()
+
+
+def _give_number(changelog: Path, family: str, number: int) -> None:
+    """Give a column family without rows another number."""
+    with open(changelog, "rb") as file:
+        reader = ChangelogReader(file)
+        records = list(reader)
+    families = tuple(
+        replace(one, id=number) if one.name == family else one
+        for one in reader.header.column_families
+    )
+    header = replace(reader.header, column_families=families)
+    changelog.write_bytes(changelog_bytes(header, records))
+
+
+def test_a_column_family_for_which_no_number_is_left(harness: Harness, tmp_path: Path) -> None:
+    """Keys have two bytes for it: number 65,536 was that of the default family in them."""
+    provider = open_provider(harness, tmp_path)
+    store = provider.store(0)
+    store.create_cf("plain", PLAIN)
+    store.commit()
+    provider.close()
+    _give_number(tmp_path / "state/0/0/1.changelog", "plain", 65_535)
+    for version in (1, 2):
+        provider = open_provider(harness, tmp_path)
+        store = provider.store(version)
+        store.create_cf("plain", PLAIN)
+        with pytest.raises(
+            ProviderError, match=r"MILLPOND_UNSUPPORTED.*'lists' would be number 65536.*Hint: "
+        ):
+            store.create_cf("lists", LISTS)
+        store.put([f"{version}", version], VALUE, cf="plain")
+        assert len(store.scan(cf="plain")) == version
+        store.commit()
+        provider.snapshot()
+        provider.close()

@@ -15,6 +15,8 @@ Fail = Callable[[str], MillpondError]
 MOST_GROUP_KEYS = 1_024
 # The slot of column families whose order spans partition keys: timers, TTL, eviction by time.
 RESERVED_SLOT = 0xFFFF
+# Of a column family: physical keys have two bytes for it.
+MAX_FAMILY_ID = 0xFFFF
 
 
 class JsonFields:
@@ -139,7 +141,7 @@ class ColumnFamily:
     def from_json(fields: JsonFields) -> ColumnFamily:
         return ColumnFamily(
             fields.string("name"),
-            fields.integer("id", 0, 0xFFFF),
+            fields.integer("id", 0, MAX_FAMILY_ID),
             fields.string("kind") if fields.has("kind") else "",
             fields.boolean("internal") if fields.has("internal") else False,
             fields.boolean("multi") if fields.has("multi") else False,

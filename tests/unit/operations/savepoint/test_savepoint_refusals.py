@@ -6,18 +6,24 @@ import json
 import shutil
 import zlib
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from millpond import savepoint
 from millpond.errors import ErrorKind
 from millpond.format import layout
-from millpond.model.ids import VersionId
+from millpond.format.changelog import ChangelogHeader
+from millpond.model.ids import StoreId, VersionId
+from millpond.model.json_fields import ColumnFamily
 from millpond.query.index import decode_index, encode_index
 from tests.checkpoints import CheckpointBuilder, tree, version_id
+from tests.examples import changelog_bytes
 from tests.refusals import refused
+from tests.row_checkpoints import RowsBuilder
 
 
 def test_no_committed_batch(built: CheckpointBuilder, tmp_path: Path) -> None:
@@ -235,3 +241,32 @@ def test_a_run_that_comes_and_goes_while_a_query_is_moved(
     for log in (layout.offsets_key, layout.commits_key):
         built.storage.delete([log(6)])
     savepoint.fork(built.root, new, **more)  # another query, beside this one
+
+
+class _NoNumberLeft(RowsBuilder):
+    """The family that the schema has was never written, and another has the last number."""
+
+    def header(self, store: StoreId, version: int) -> ChangelogHeader:
+        last = (ColumnFamily("last", 65_535, "point"),)
+        return replace(super().header(store, version), column_families=last, keys=0)
+
+    def changelogs(self, store: StoreId, versions: int) -> None:
+        for version in range(1, versions + 1):
+            key = layout.changelog_key(
+                store, VersionId(version, version_id(store, version)), self.spark_format
+            )
+            self.storage.put_bytes(key, changelog_bytes(self.header(store, version), []))
+
+
+def test_an_edit_for_which_no_number_is_left(tmp_path: Path) -> None:
+    """Keys have two bytes for it."""
+    built = _NoNumberLeft(tmp_path / "query").build(2, snapshots=())
+    savepoint.create(built.root, tmp_path / "saved")
+    before = tree(tmp_path)
+    table = pa.table({"key": [{"k": 1}], "value": [{"n": "x"}]})
+    error = refused(
+        ErrorKind.UNSUPPORTED,
+        lambda: savepoint.edit(tmp_path / "saved", tmp_path / "edited", table=table),
+    )
+    assert "would be number 65536" in error.message
+    assert tree(tmp_path) == before

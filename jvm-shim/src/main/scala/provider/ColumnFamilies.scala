@@ -146,11 +146,20 @@ private[provider] final class ColumnFamilies(engine: StoreEngine, context: Store
       throw StateStoreErrors.cannotCreateColumnFamilyWithReservedChars(name)
   }
 
+  /** Numbers that became free below the largest stay so: files of retained versions have rows of
+    * their former families. */
   private def nextFamilyId(name: String): Int =
     if (name == Default) 0
     else {
       var next = 1
       engine.families.values.forEach(f => next = math.max(next, f.id + 1))
+      if (next > FamilyKind.LargestId)
+        throw MillpondError.of(
+          "UNSUPPORTED",
+          s"store ${context.label}: the column family '$name' would be number $next, and keys " +
+            s"have room for ${FamilyKind.LargestId}.",
+          hint = "Give it the name of one that the store has: that one keeps its number."
+        )
       next
     }
 

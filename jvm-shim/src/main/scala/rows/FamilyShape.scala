@@ -53,6 +53,9 @@ object FamilyKind {
   /** The slot of families whose order spans key groups. A family lies in slots of groups or in this
     * one, never in both, so it does not matter that the last group may have the same number. */
   val ReservedSlot = 0xFFFF
+
+  /** Of a family: keys have two bytes for it. */
+  val LargestId = 0xFFFF
 }
 
 /** The durable properties of a column family. `keyLead` and `valueLead` bytes lead every key and

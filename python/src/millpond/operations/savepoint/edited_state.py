@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 from millpond.errors import ErrorKind, FormatError, InvalidInputError, UnsupportedError
 from millpond.format import layout
 from millpond.model.ids import StoreId
-from millpond.model.json_fields import ColumnFamily
+from millpond.model.json_fields import MAX_FAMILY_ID, ColumnFamily
 from millpond.model.partition_keys import ONE_ZERO_OPERATORS
 from millpond.operations.output.copying import Progress
 from millpond.operations.savepoint.new_columns import NewColumns
@@ -139,6 +139,11 @@ class EditedState:
             # A query has one encoding.
             encoding = AVRO if any(f.encoding == AVRO for f in others) else UNSAFE_ROW
             number = max((f.id for f in others), default=-1) + 1
+            if number > MAX_FAMILY_ID:
+                raise UnsupportedError(
+                    f"the column family {schema.name!r} of store {store!r} would be number"
+                    f" {number}, and keys have room for {MAX_FAMILY_ID}"
+                )
             family = ColumnFamily(schema.name, number, schema.kind, encoding=encoding)
         check_supported(family, schema)
         return _Family(store, family, schema, {rows.store.partition: rows.store for rows in mine})
