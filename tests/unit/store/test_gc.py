@@ -313,6 +313,45 @@ def test_pinned_files_stay(make: MakeProvider) -> None:
     assert names(provider)[0] == "6.manifest"
 
 
+@pytest.mark.parametrize("wrong", ["reader", "executor"])
+def test_a_pin_ends_by_the_clock_of_the_storage(
+    make: MakeProvider, clock: Clock, wrong: str
+) -> None:
+    """The reader's clock told when it ends, and the executor's whether that is over: a wrong one
+    took the files from under a reader that was at work.
+    """
+    hour_ms, lease_ms = 3_600_000, 900_000
+    provider = make(retain_versions=2)
+    versions = history(provider, 8, 2, 4, 6)
+    pin = provider.checkpoint / "millpond" / "pins" / "p.json"
+    pin.parent.mkdir()
+    expires_ms = clock() + (-hour_ms if wrong == "reader" else lease_ms)
+    clock.offset_ms = hour_ms if wrong == "executor" else 0
+    named = {"manifests": ["state/0/0/2.manifest"], "changelogs": ["state/0/0/3.changelog"]}
+    pin.write_text(json.dumps({**named, "expires_ms": expires_ms, "lease_ms": lease_ms}))
+    provider.collect(versions[8])
+    assert names(provider)[:2] == ["2.manifest", "3.changelog"] and pin.exists()
+    written_s = os.stat(pin).st_mtime - lease_ms / 1000 - 1
+    os.utime(pin, (written_s, written_s))
+    provider.collect(versions[8])
+    assert names(provider)[0] == "6.manifest" and not pin.exists()
+    assert not list(pin.parents[1].glob(".staging-*"))
+
+
+def test_a_pin_of_an_earlier_version_ends_when_it_says(make: MakeProvider, clock: Clock) -> None:
+    provider = make(retain_versions=2)
+    versions = history(provider, 8, 2, 4, 6)
+    pin = provider.checkpoint / "millpond" / "pins" / "p.json"
+    pin.parent.mkdir()
+    named = {"manifests": ["state/0/0/2.manifest"], "changelogs": []}
+    pin.write_text(json.dumps({**named, "expires_ms": clock() + 60_000}))
+    provider.collect(versions[8])
+    assert names(provider)[0] == "2.manifest"
+    clock.offset_ms = 61_000
+    provider.collect(versions[8])
+    assert names(provider)[0] == "6.manifest" and not pin.exists()
+
+
 def test_a_pin_is_read_once_until_it_changes(
     make: MakeProvider, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -445,6 +484,7 @@ def test_a_restore_that_a_collection_overtakes_is_planned_once_more(
         '{"manifests": "state/0/0/2.manifest", "changelogs": []}',
         '{"manifests": [], "changelogs": [2]}',
         '{"manifests": [], "changelogs": [], "expires_ms": "0"}',
+        '{"manifests": [], "changelogs": [], "expires_ms": 0, "lease_ms": -1}',
     ],
 )
 def test_an_unreadable_pin_stops_all_collection(make: MakeProvider, pin: str) -> None:

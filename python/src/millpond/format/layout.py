@@ -180,7 +180,7 @@ def new_staging_name() -> str:
 def new_probe_key() -> str:
     """Return a fresh key, `millpond/.staging-<uuid4 hex>`.
 
-    A starting query writes such a file to see whether it may write.
+    Whoever writes such a file only looks whether it can, or when, and deletes it at once.
     """
     return f"{MILLPOND_DIR}/{new_staging_name()}"
 

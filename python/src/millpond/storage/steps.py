@@ -1,4 +1,6 @@
-"""Tries a storage: what Millpond can do with it, how long that takes, whether a query may start."""
+"""Tries a storage: what Millpond can do with it, how long that takes, whether a query may start,
+what time it is there.
+"""
 
 from __future__ import annotations
 
@@ -90,3 +92,21 @@ def probe(storage: Storage) -> None:
         )
     storage.put_bytes(key, b"may be deleted: a query tried whether it may write here")
     storage.delete([key])
+
+
+def time_ms(storage: Storage) -> int | None:
+    """Return what time it is by the storage's clock, in ms since the epoch; None: somebody deleted
+    the file that was to tell it.
+
+    In three requests: write a file, look when it was written, delete it.
+
+    Raises: UnavailableError: the storage fails.
+    """
+    key = new_probe_key()
+    storage.put_bytes(key, b"may be deleted: somebody asked what time it is here")
+    try:
+        told_ms = storage.stat(key).modified_ms
+    except NotFoundError:
+        return None
+    storage.delete([key])
+    return told_ms

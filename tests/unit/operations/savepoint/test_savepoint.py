@@ -34,7 +34,7 @@ from millpond.operations.savepoint import planned_image
 from millpond.query.image import renumbering
 from millpond.query.index import decode_index, encode_index, read_index
 from millpond.spark.job import JobOperator
-from millpond.storage import LocalStorage
+from millpond.storage import LocalStorage, ObjectInfo
 from millpond.store.collection import pins
 from millpond.store.files import StoreFiles
 from millpond.store.restore.plan import plan_restore
@@ -353,15 +353,37 @@ def test_pins(built: CheckpointBuilder) -> None:
     ) as key:
         expires_ms = json.loads(built.storage.read(key))["expires_ms"]
         both = {"state/0/0/3.manifest", "state/0/0/4.changelog"}
-        assert pins.Pins().read(built.storage, now_ms=expires_ms) == both
+        for now_ms in (expires_ms, expires_ms + 1, 10 * expires_ms):
+            assert pins.Pins().read(built.storage, now_ms=now_ms) == both, "that clock is wrong"
         # A killed process had this pin. A collection waits for it no longer than its lease.
-        assert pins.Pins().read(built.storage, now_ms=expires_ms + 1) == frozenset()
+        written_s = os.stat(built.root / key).st_mtime - pins.LEASE_MS / 1000 - 1
+        os.utime(built.root / key, (written_s, written_s))
+        assert pins.Pins().read(built.storage, now_ms=0) == both
+        assert pins.Pins().read(built.storage, now_ms=expires_ms) == frozenset()
         assert not list(built.storage.list(layout.PINS_PREFIX))
     with pins.pinned(built.storage, manifests=[], changelogs=[], lease_ms=30) as key:
         first = built.storage.read(key)
         while built.storage.read(key) == first:  # until the process renews it
             pass
     assert not list(built.storage.list(layout.PINS_PREFIX))
+
+
+def test_a_pin_where_the_storage_tells_no_time(
+    built: CheckpointBuilder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Somebody deleted the file that was to tell it: the clock of this host counts."""
+    look = LocalStorage.stat
+
+    def gone(self: LocalStorage, key: str) -> ObjectInfo:
+        if ".staging-" in key:
+            self.delete([key])
+        return look(self, key)
+
+    monkeypatch.setattr(LocalStorage, "stat", gone)
+    with pins.pinned(built.storage, manifests=["state/0/0/3.manifest"], changelogs=[]) as key:
+        expires_ms = json.loads(built.storage.read(key))["expires_ms"]
+        assert pins.Pins().read(built.storage, now_ms=expires_ms) == {"state/0/0/3.manifest"}
+        assert pins.Pins().read(built.storage, now_ms=expires_ms + 1) == frozenset()
 
 
 def test_a_checkpoint_that_can_only_be_read(

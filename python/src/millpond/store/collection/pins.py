@@ -1,11 +1,14 @@
 """Pins: while somebody outside of the query reads files of a Spark checkpoint, a pin keeps
 collection from deleting them.
 
-    millpond/pins/<name>.json   {"manifests": [keys], "changelogs": [keys], "expires_ms": 0}
+    millpond/pins/<name>.json   {"manifests": [keys], "changelogs": [keys], "expires_ms": 0,
+                                 "lease_ms": 0}
 
 A pin names only manifests and changelogs: an SST stays as long as a manifest names it. A pin
-without `expires_ms` holds until somebody removes its file. A pin with `expires_ms` is ignored and
-removed after that time, so that a killed process pins nothing for ever.
+without `expires_ms` holds until somebody removes its file. Others end, so that a killed process
+pins nothing for ever: a pin is over, ignored and removed, once its file was not written anew for
+`lease_ms`, by the storage's clock. No other one ends it: a host's may be wrong. A pin of an earlier
+version has no `lease_ms`: it is over after `expires_ms` by the clock of whoever collects.
 
 Source: docs/reference/format.md.
 """
@@ -17,19 +20,54 @@ import logging
 import threading
 import time
 import uuid
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cache
 
 from millpond.errors import ErrorKind, FormatError, MillpondError, NotFoundError
 from millpond.format import layout
 from millpond.model.json_fields import JsonFields
 from millpond.storage import ObjectInfo, Storage
+from millpond.storage.steps import time_ms
 
 log = logging.getLogger(__name__)
 
-# A reader renews its pin after a third of this time. A reader that is silent for all of it is dead,
-# or its clock is wrong by as much.
+# A reader renews its pin after a third of this time. A reader that is silent for all of it is dead.
 LEASE_MS = 15 * 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Pin:
+    """What a pin says.
+
+    keys: of files that stay. expires_ms: by the reader's clock; None: it holds until it is removed.
+    lease_ms: None: an earlier version wrote it.
+    """
+
+    keys: frozenset[str]
+    expires_ms: int | None = None
+    lease_ms: int | None = None
+
+    def is_over(self, info: ObjectInfo, now_ms: int, storage_ms: Callable[[], int | None]) -> bool:
+        """Whether its time is over.
+
+        Args:
+            info: its file.
+            now_ms: by this host's clock.
+            storage_ms: asks for the storage's time, which costs requests: only if this host's clock
+                says that the pin may be over.
+        """
+        if self.expires_ms is None:
+            return False
+        if self.lease_ms is not None:
+            ends_ms = info.modified_ms + self.lease_ms
+            if min(ends_ms, self.expires_ms) >= now_ms:
+                return False
+            told_ms = storage_ms()
+            if told_ms is not None:
+                return ends_ms < told_ms
+        return self.expires_ms < now_ms
 
 
 class Pins:
@@ -38,24 +76,25 @@ class Pins:
     """
 
     def __init__(self) -> None:
-        self._known: dict[ObjectInfo, tuple[frozenset[str], int | None]] = {}
+        self._known: dict[ObjectInfo, _Pin] = {}
 
     def read(self, storage: Storage, *, now_ms: int) -> frozenset[str]:
         """Return the keys that pins protect from expiry. Remove pins whose time is over.
 
         Args:
-            now_ms: since the epoch.
+            now_ms: since the epoch, by this host's clock.
         Returns: keys relative to the Spark checkpoint.
         Raises: FormatError: FORMAT_DAMAGED: a pin cannot be read; nobody knows what it protects.
+            UnavailableError: storage.
         """
-        found: dict[ObjectInfo, tuple[frozenset[str], int | None]] = {}
+        found: dict[ObjectInfo, _Pin] = {}
         over: list[str] = []
+        storage_ms = cache(lambda: time_ms(storage))
         for info in storage.list(layout.PINS_PREFIX):
             if not info.key.endswith(".json") or info.key.rpartition("/")[2].startswith("."):
                 continue
             pin = self._known.get(info) or _read(storage, info.key)
-            expires_ms = pin[1]
-            if expires_ms is not None and expires_ms < now_ms:
+            if pin.is_over(info, now_ms, storage_ms):
                 over.append(info.key)
             else:
                 found[info] = pin
@@ -63,7 +102,7 @@ class Pins:
         if over:
             storage.delete(over)
             log.info("removed pins whose time is over: %s", ", ".join(over))
-        first, *others = [keys for keys, _ in found.values()] or [frozenset[str]()]
+        first, *others = [pin.keys for pin in found.values()] or [frozenset[str]()]
         return first.union(*others) if others else first
 
 
@@ -72,10 +111,10 @@ def pinned_by(storage: Storage, key: str) -> frozenset[str]:
 
     Raises: FormatError: FORMAT_DAMAGED.
     """
-    return _read(storage, key)[0]
+    return _read(storage, key).keys
 
 
-def _read(storage: Storage, key: str) -> tuple[frozenset[str], int | None]:
+def _read(storage: Storage, key: str) -> _Pin:
     def fail(message: str) -> FormatError:
         return FormatError(
             f"cannot read the pin {key}: {message}; nothing is collected while it is there",
@@ -85,14 +124,17 @@ def _read(storage: Storage, key: str) -> tuple[frozenset[str], int | None]:
     try:
         pin = JsonFields(json.loads(storage.read(key)), fail)
     except NotFoundError:
-        return frozenset(), None  # its reader has just released it
+        return _Pin(frozenset())  # its reader has just released it
     except (ValueError, RecursionError) as e:
         raise fail("it is no JSON") from e
     named = frozenset(
         layout.check_relative(one)
         for one in (*pin.strings("manifests"), *pin.strings("changelogs"))
     )
-    return named, pin.integer("expires_ms") if pin.has("expires_ms") else None
+    expires_ms, lease_ms = (
+        pin.integer(name) if pin.has(name) else None for name in ("expires_ms", "lease_ms")
+    )
+    return _Pin(named, expires_ms, lease_ms)
 
 
 def _now_ms() -> int:
@@ -118,7 +160,8 @@ def pinned(
     body = {"manifests": sorted(manifests), "changelogs": sorted(changelogs)}
 
     def write() -> None:
-        storage.put_bytes(key, json.dumps({**body, "expires_ms": _now_ms() + lease_ms}).encode())
+        times = {"expires_ms": _now_ms() + lease_ms, "lease_ms": lease_ms}
+        storage.put_bytes(key, json.dumps({**body, **times}).encode())
 
     done = threading.Event()
 
