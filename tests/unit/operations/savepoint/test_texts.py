@@ -7,6 +7,9 @@ import json
 import pytest
 
 from millpond.errors import ErrorKind, FormatError, UnsupportedError
+from millpond.format import layout
+from millpond.operations.savepoint.restored_image import placed
+from millpond.query.image import Image
 from millpond.spark import saved_logs, source_logs
 from millpond.spark.log_entries import OffsetEntry, parse_offsets
 from millpond.spark.sinks.file_log import interval_of
@@ -214,3 +217,43 @@ def test_operator_metadata() -> None:
     assert parsed["stateStoreInfo"][0]["stateSchemaFilePaths"] == [
         "file:/c/state/0/_stateSchema/default/0_1"
     ]
+
+
+@pytest.mark.parametrize(
+    ("root", "uri"),
+    [
+        ("/a b", "file:/a b"),
+        ("file:///a", "file:/a"),
+        ("s3a://b/new", "s3a://b/new"),
+        ("s3://b/new/", "s3a://b/new"),
+        ("hdfs://nn:8020/new", "hdfs://nn:8020/new"),
+        ("abfss://c@a.dfs.core.windows.net/new", "abfss://c@a.dfs.core.windows.net/new"),
+    ],
+)
+def test_spark_finds_the_schemas_of_a_new_checkpoint(root: str, uri: str) -> None:
+    """It knows no `s3:`. A fork to such a place could not be started."""
+    key = f"{layout.operator_metadata_v2_prefix(0)}0"
+    schema = "state/0/_stateSchema/default/0_1"
+    body = {
+        "operatorInfo": {"operatorId": 0, "operatorName": "transformWithStateExec"},
+        "stateStoreInfo": [
+            {"storeName": "default", "numPartitions": 2, "stateSchemaFilePaths": [schema]}
+        ],
+    }
+    image = Image(
+        batch=0,
+        planned_batch=None,
+        query_id=None,
+        provider=None,
+        spark_checkpoint_format=2,
+        partitions=2,
+        max_parallelism=None,
+        key_group_base=None,
+        watermark_ms=0,
+        timestamp_ms=0,
+        operators=(),
+        texts={key: b"v2\n" + json.dumps(body).encode()},
+        files=(),
+    )
+    written = placed(image, root).texts[key]
+    assert saved_logs.schema_paths(written, name=key) == [f"{uri}/{schema}"]
