@@ -22,8 +22,9 @@ from millpond.format import layout
 from millpond.operations.rescale import rescale, undo
 from millpond.operations.take_over import take_over
 from millpond.storage import LocalStorage, MemoryStorage, open_checkpoint
-from millpond.storage.owner import canonical, claim, is_same, read_owner
+from millpond.storage.owner import claim, read_owner
 from millpond.storage.place import place_record
+from millpond.storage.same_place import canonical
 from millpond.storage.split import SplitStorage
 from tests.agent_driver import CallError, Provider, call
 from tests.refusals import refused
@@ -38,38 +39,6 @@ def tree(root: Path) -> dict[str, bytes]:
         for path in sorted(root.rglob("*"))
         if path.is_file()
     }
-
-
-# ---- one place, one name
-
-
-@pytest.mark.parametrize(
-    ("written", "meant"),
-    [
-        ("/data/ckpt", "file:/data/ckpt"),
-        ("file:/data/ckpt", "file:/data/ckpt"),
-        ("file:///data/ckpt/", "file:/data/ckpt"),
-        ("file://localhost/data//./ckpt", "file:/data/ckpt"),
-        ("FILE:/data/a b%20", "file:/data/a b%20"),
-        ("s3a://Bucket/x/", "s3://Bucket/x"),
-        ("s3n://Bucket/x", "s3://Bucket/x"),
-        ("s3://Bucket/X", "s3://Bucket/X"),
-        ("hdfs://nn:8020/x", "hdfs://nn:8020/x"),
-        ("viewfs:/x", "viewfs:/x"),
-    ],
-)
-def test_canonical_form(written: str, meant: str) -> None:
-    assert canonical(written) == meant == canonical(meant)
-
-
-def test_two_names_of_one_directory(tmp_path: Path) -> None:
-    (tmp_path / "there").mkdir()
-    (tmp_path / "link").symlink_to(tmp_path / "there")
-    assert is_same(f"file:{tmp_path}/there", f"{tmp_path}/link")
-    (tmp_path / "other").mkdir()
-    assert not is_same(f"{tmp_path}/there", f"{tmp_path}/other")
-    assert not is_same(f"{tmp_path}/there", f"{tmp_path}/gone")
-    assert not is_same("s3://b/x", f"{tmp_path}/there")
 
 
 def test_one_of_many_gets_it() -> None:

@@ -21,6 +21,7 @@ from millpond.storage.paging import list_by_pages
 from millpond.storage.place import read_place, settle_place
 from millpond.storage.split import SplitStorage
 from millpond.testing.storage_contract import StorageContract
+from tests.refusals import refused
 
 SPARKS = [
     "metadata",
@@ -104,6 +105,40 @@ def test_the_place_is_written_once_and_rules(tmp_path: Path) -> None:
     spark.put_bytes(layout.STORAGE_KEY, b"nonsense")
     with pytest.raises(FormatError):
         settle_place(spark, None, "x")
+
+
+@pytest.mark.parametrize(
+    ("first", "later"),
+    [
+        ("s3://bucket/states", "s3a://bucket/states/"),
+        ("s3a://bucket", "s3://bucket"),
+        ("hdfs://nn/states", "hdfs://nn:8020/states"),
+        ("abfss://c@a.dfs.core.windows.net/x", "abfs://c@a.dfs.core.windows.net/x"),
+        ("DIR/there", "file:DIR/link"),
+        ("DIR/link", "DIR/there"),
+        ("file:DIR/link/states", "DIR/there/states"),
+    ],
+)
+def test_another_name_of_the_place_is_no_other_place(
+    tmp_path: Path, first: str, later: str
+) -> None:
+    """Two sessions may write it in two ways. The second one was refused."""
+    spark = checkpoint(tmp_path / "ckpt")
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "there")
+    first, later = (uri.replace("DIR", str(tmp_path)) for uri in (first, later))
+    place = settle_place(spark, first, "x")
+    assert place == f"{first}/6a4c1a3e"
+    assert settle_place(spark, later, "x") == place
+    for other in ("s3://bucket/other", f"{tmp_path}/there/other"):
+        refused(ErrorKind.STORAGE_MOVED, settle_place, spark, other, "x")
+
+
+def test_a_place_that_is_none_is_not_written_down(tmp_path: Path) -> None:
+    spark = checkpoint(tmp_path / "ckpt")
+    for uri in ("", "relative/path"):
+        refused(ErrorKind.INVALID_ARGUMENT, settle_place, spark, uri, "x")
+    assert read_place(spark) is None
 
 
 def test_a_checkpoint_with_its_state_in_itself_stays_so(tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ from millpond.errors import ErrorKind, InvalidInputError, MillpondError, error
 from millpond.format import layout
 from millpond.spark.heartbeats import refuse_running
 from millpond.storage import Storage, is_there, open_storage, root_of
-from millpond.storage.owner import is_same, owner_record, read_owner
+from millpond.storage.owner import owner_record, read_owner
 from millpond.storage.place import read_place
+from millpond.storage.same_place import is_same
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

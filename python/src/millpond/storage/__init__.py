@@ -11,6 +11,7 @@ from millpond.storage.given import given
 from millpond.storage.local import LocalStorage
 from millpond.storage.memory import MemoryStorage
 from millpond.storage.place import place_to_read, settle_place
+from millpond.storage.same_place import real_root
 from millpond.storage.settings import StorageSettings
 from millpond.storage.split import SplitStorage
 
@@ -102,16 +103,6 @@ def open_root(location: str | os.PathLike[str]) -> tuple[Storage, str]:
     """
     root = root_of(location)
     return open_checkpoint(root), root
-
-
-def real_root(root: str) -> str:
-    """Return `root` with its symbolic links resolved, if it is on a file system.
-
-    Two names may lead to one directory. This returns the same name for both.
-
-    Raises: as `open_storage`.
-    """
-    return os.path.realpath(local_root(root)) if parse_root(root).scheme == "file" else root
 
 
 def root_of(location: str | os.PathLike[str]) -> str:

@@ -9,47 +9,18 @@ apart. Spark tells the driver and every executor that location in the same words
 
 from __future__ import annotations
 
-import os
 import time
 
 from millpond._version import __version__
 from millpond.errors import ConflictError, ErrorKind, error
 from millpond.format import layout
-from millpond.format.roots import parse_root
 from millpond.format.sealed import seal, unseal
 from millpond.storage.base import Storage, read_if_there
 from millpond.storage.place import read_place
+from millpond.storage.same_place import canonical, is_same
 from millpond.storage.split import SplitStorage
 
 _KIND = "owner"
-_SAME_SCHEMES = {"s3a": "s3", "s3n": "s3"}  # two connectors, one place
-
-
-def canonical(root: str) -> str:
-    """Return the URI of a Spark checkpoint in its one canonical form.
-
-    Raises: InvalidInputError: no absolute path or URI.
-    """
-    uri = parse_root(root)
-    scheme = _SAME_SCHEMES.get(uri.scheme, uri.scheme)
-    authority = f"//{uri.authority}" if uri.authority and scheme != "file" else ""
-    return f"{scheme}:{authority}{uri.path}"
-
-
-def is_same(one: str, other: str) -> bool:
-    """Return whether two URIs lead to one place.
-
-    They do if their canonical forms are equal, or if they name one local directory.
-    """
-    one, other = canonical(one), canonical(other)
-    if one == other:
-        return True
-    if not (one.startswith("file:") and other.startswith("file:")):
-        return False
-    try:
-        return os.path.samefile(one.removeprefix("file:"), other.removeprefix("file:"))
-    except OSError:
-        return False  # one of them is not there, or not on this host
 
 
 def read_owner(state: Storage) -> str | None:

@@ -14,10 +14,11 @@ import time
 
 from millpond._version import __version__
 from millpond.errors import ConflictError, ErrorKind, FormatError, InvalidInputError, NotFoundError
-from millpond.format import layout, roots
+from millpond.format import layout
 from millpond.format.roots import parse_root
 from millpond.format.sealed import seal, unseal
 from millpond.storage.base import Storage, read_if_there
+from millpond.storage.same_place import is_same
 
 log = logging.getLogger(__name__)
 
@@ -85,6 +86,7 @@ def settle_place(
     spark: Storage, uri: str | None, root_uri: str, *, write: bool = True
 ) -> str | None:
     """Return where the state is. For a new Spark checkpoint, decide it by `uri` and write it down.
+    Later `uri` may be another name of the same place.
 
     Args:
         spark: the Spark checkpoint.
@@ -92,7 +94,7 @@ def settle_place(
         root_uri: the URI of the Spark checkpoint, for messages.
         write: False: only say where the state will be.
     Raises: InvalidInputError: STORAGE_MOVED: the state is elsewhere than `uri` says;
-        NOT_A_CHECKPOINT: the query's id is not there.
+        NOT_A_CHECKPOINT: the query's id is not there; INVALID_ARGUMENT: as `place_of`.
     """
     place = read_place(spark)
     if uri is None:
@@ -101,7 +103,7 @@ def settle_place(
         place = _new_place(spark, uri, root_uri)
         if write:
             place = _write_place(spark, place, root_uri)
-    if _parent(place) != parse_root(uri):
+    if not is_same(place, place_of(uri, place.rpartition("/")[2])):
         raise InvalidInputError(
             f"storage.uri is {uri}, but the Spark checkpoint {root_uri} keeps its state below"
             f" {place}",
@@ -132,7 +134,11 @@ def _new_place(spark: Storage, uri: str, root_uri: str) -> str:
 
 
 def place_of(uri: str, query_id: str) -> str:
-    """Return where a query's state is below `uri`, the option storage.uri."""
+    """Return where a query's state is below `uri`, the option storage.uri.
+
+    Raises: InvalidInputError: INVALID_ARGUMENT: `uri` is no absolute path or URI.
+    """
+    parse_root(uri)
     return f"{uri.rstrip('/')}/{layout.check_relative(query_id)}"
 
 
@@ -155,8 +161,3 @@ def _write_place(spark: Storage, place: str, root_uri: str) -> str:
         return read_place(spark) or place
     log.info("the state of %s goes to %s", root_uri, place)
     return place
-
-
-def _parent(place: str) -> roots.RootUri:
-    uri = parse_root(place)
-    return roots.RootUri(uri.scheme, uri.authority, uri.path.rpartition("/")[0] or "/")

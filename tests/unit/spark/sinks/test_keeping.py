@@ -238,6 +238,7 @@ def test_the_sink_of_a_start_that_is_refused(tmp_path: Path) -> None:
         (ErrorKind.FILE_SINK_UNKNOWN, lambda: start(None, old, same_query=True)),
         (ErrorKind.FILE_SINK_MISMATCH, lambda: start(tmp_path / "old", old)),
         (ErrorKind.FILE_SINK_MISMATCH, lambda: start(link, old)),
+        (ErrorKind.FILE_SINK_MISMATCH, lambda: start("s3://b/out", Sink(FILE, "s3a://b/out"))),
         (ErrorKind.FILE_SINK_INVALID, lambda: start(files)),
         (ErrorKind.FILE_SINK_INVALID, lambda: start(files / "part-0")),
         (ErrorKind.FILE_SINK_MISMATCH, lambda: start(used)),

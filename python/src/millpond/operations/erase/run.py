@@ -33,8 +33,8 @@ from millpond.operations.erase.scan import Found
 from millpond.operations.erase.write import rewrite_all
 from millpond.query.index import SavepointIndex
 from millpond.state.canonical import CanonicalRows
-from millpond.storage import real_root, root_of
-from millpond.storage.owner import canonical
+from millpond.storage import root_of
+from millpond.storage.same_place import one_name
 
 Progress = Callable[[int, int], None]
 
@@ -58,7 +58,7 @@ def erase(
         # All are read before any is changed. A place is held once, however often it is named.
         roots: dict[str, str] = {}
         for root in map(root_of, paths):
-            roots.setdefault(canonical(real_root(root)), root)
+            roots.setdefault(one_name(root), root)
         opened = [
             open_place(root, until_end, dry_run=dry_run, operator=operator)
             for root in roots.values()

@@ -43,10 +43,11 @@ from millpond.query.index import (
 from millpond.query.survey import survey
 from millpond.query.whole import telling_what_is_left
 from millpond.rows import require_tools
-from millpond.storage import Storage, open_checkpoint, open_storage, real_root, root_of
+from millpond.storage import Storage, open_checkpoint, open_storage, root_of
 from millpond.storage.given import takes_options
-from millpond.storage.owner import canonical, check_owner
+from millpond.storage.owner import check_owner
 from millpond.storage.place import place_to_read
+from millpond.storage.same_place import one_name
 from millpond.store.collection.pins import pinned
 
 log = logging.getLogger(__name__)
@@ -221,7 +222,7 @@ def check_sink_apart(sink: str, new_root: str) -> None:
 
 
 def _name(root: str) -> str:
-    return canonical(real_root(root)).rstrip("/") + "/"
+    return one_name(root).rstrip("/") + "/"
 
 
 @contextmanager

@@ -30,6 +30,7 @@ from millpond.spark.sinks.file_log import (
 )
 from millpond.spark.sinks.recorded import FILE, Sink
 from millpond.storage import LocalStorage, Storage, open_storage, root_of
+from millpond.storage.same_place import is_same
 
 NONE = "none"  # a value of the option --file-sink: the query writes to no file sink
 _EMPTY_BYTES = 3  # an entry of at most this size names no file
@@ -209,7 +210,7 @@ def for_start(
         not same_query
         and recorded is not None
         and recorded.path is not None
-        and _same(root, recorded.path)
+        and is_same(root, recorded.path)
     ):
         raise _taken(root, "is the sink of the query that this one is made of")
     storage = _open(root)
@@ -352,13 +353,6 @@ def _root(file_sink: str | os.PathLike[str] | None, recorded: Sink | None) -> st
     if file_sink is None:
         return recorded.path if recorded is not None and recorded.is_file else None
     return None if os.fspath(file_sink) == NONE else root_of(file_sink)
-
-
-def _same(a: str, b: str) -> bool:
-    first, second = roots.parse_root(a), roots.parse_root(b)
-    if first.scheme == second.scheme == "file":
-        return os.path.realpath(first.path) == os.path.realpath(second.path)
-    return first == second
 
 
 def _unknown(batch: int) -> str:
