@@ -5,6 +5,8 @@ A path from a stored file cannot leave its store.
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -20,6 +22,8 @@ from millpond.format.layout import (
     parse_store_file,
 )
 from millpond.model.ids import StoreId, VersionId
+from millpond.storage import root_of
+from tests.refusals import refused
 
 ID = "0123456789abcdef"
 
@@ -225,6 +229,13 @@ def test_roots_that_are_none(root: str) -> None:
     with pytest.raises(InvalidInputError) as caught:
         roots.local_root(root)
     assert caught.value.kind is ErrorKind.INVALID_ARGUMENT
+
+
+@pytest.mark.parametrize("text", ["", " ", "\n"])
+def test_an_empty_path_is_not_the_working_directory(text: str) -> None:
+    """As of a variable of the shell that is unset: the savepoint that was there was deleted."""
+    assert "empty" in refused(ErrorKind.INVALID_ARGUMENT, root_of, text).message
+    assert root_of(".") == os.getcwd()
 
 
 def test_other_schemes() -> None:

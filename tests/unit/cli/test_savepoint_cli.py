@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
+from millpond import savepoint
 from millpond.cli.main import main
 from millpond.format import layout
 from millpond.query.index import decode_index, encode_index
-from tests.checkpoints import CheckpointBuilder
+from tests.checkpoints import CheckpointBuilder, tree
 from tests.row_checkpoints import RowsBuilder
 
 Run = Callable[..., tuple[int, str, str]]
@@ -185,6 +186,37 @@ def test_wrong_input(
     monkeypatch.chdir(tmp_path)
     code, out, err = run("savepoint", *(text.format(job=built.root) for text in arguments))
     assert (code, out) == (2, "") and err and list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["savepoint", "delete", ""],
+        ["savepoint", "diff", "", "."],
+        ["savepoint", "show", " "],
+        ["state", "erase", "", "--key", "k=1"],
+        ["rescale", "", "8"],
+        ["fork", ".", ""],
+    ],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("inside", ["job", "saved"])
+def test_an_empty_path_is_not_the_working_directory(
+    built: CheckpointBuilder,
+    run: Run,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: list[str],
+    inside: str,
+) -> None:
+    """`millpond savepoint delete "$PLACE"`, with no PLACE set, deleted the savepoint around it."""
+    built.copy_to(tmp_path / "job")
+    savepoint.create(tmp_path / "job", tmp_path / "saved")
+    before = tree(tmp_path)
+    monkeypatch.chdir(tmp_path / inside)
+    code, out, err = run(*arguments)
+    assert (code, out) == (2, "") and "INVALID_ARGUMENT" in err and "is empty" in err
+    assert tree(tmp_path) == before
 
 
 def test_an_operator_that_is_mapped_twice(

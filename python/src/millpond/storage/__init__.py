@@ -110,9 +110,16 @@ def root_of(location: str | os.PathLike[str]) -> str:
 
     Args:
         location: as a user types it: a URI, or a path relative to the working directory.
-    Raises: InvalidInputError: INVALID_ARGUMENT: it is neither.
+    Raises: InvalidInputError: INVALID_ARGUMENT: it is neither, or empty.
     """
     text = os.fspath(location)
+    # A shell makes it of a variable that is unset, and `abspath` of it the working directory.
+    if not text.strip():
+        raise InvalidInputError(
+            "the path of a Spark checkpoint or savepoint is empty",
+            kind=ErrorKind.INVALID_ARGUMENT,
+            hint="Name it; for the working directory write a dot.",
+        )
     root = text if ":" in text.partition("/")[0] else os.path.abspath(text)
     parse_root(root)
     return root
