@@ -52,6 +52,7 @@ _SEEDS = {
     "shares": (50, 1000),
     "old-heartbeats": (100, 1000),
     "another-spark": (12, 30),
+    "languages": (100, 1000),
 }
 
 

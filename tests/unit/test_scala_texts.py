@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,10 @@ import pytest
 from integration.simulation.defects import MUTANTS, Mutant
 
 WIDTH = 100
+# What takes the default locale. `formatLocal` and `toLowerCase(Locale.ROOT)` say which one.
+BY_DEFAULT = re.compile(
+    r'\bf"|(?:"|String)\.format\(|to(?:Lower|Upper)Case(?!\((?:Locale\.)?ROOT\))'
+)
 # Time of the machine that is written down, shown, or told to Spark.
 TIMES = {
     "changelog/PendingChangelog.scala",
@@ -51,6 +56,18 @@ def test_no_pause_is_measured_by_the_clock_of_the_machine(repository: Path) -> N
         if "currentTimeMillis" in path.read_text()
     }
     assert asking == TIMES
+
+
+def test_no_text_depends_on_the_language_of_the_machine(repository: Path) -> None:
+    """In Persian a number had other digits, in Turkish MIN no small i: what was parsed, was not."""
+    sources = repository / "jvm-shim/src/main"
+    found = [
+        f"{path.relative_to(sources)}:{number}"
+        for path in sorted(sources.rglob("*.scala"))
+        for number, line in enumerate(path.read_text().splitlines(), 1)
+        if BY_DEFAULT.search(line)
+    ]
+    assert found == []
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

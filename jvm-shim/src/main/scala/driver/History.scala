@@ -2,7 +2,7 @@ package org.apache.spark.sql.millpond.driver
 
 import java.io.ByteArrayOutputStream
 import java.nio.charset.StandardCharsets
-import java.util.UUID
+import java.util.{Locale, UUID}
 import java.util.concurrent.ConcurrentHashMap
 import java.util.zip.GZIPOutputStream
 
@@ -83,6 +83,10 @@ private object History extends Logging {
         }
       }.sortBy(file => (file.start, file.run, file.part))
 
+  /** In the digits that Python reads, whatever the language of the JVM. */
+  def fileName(startMs: Long, run: UUID, part: Int, batches: Int): String =
+    "%013d-%s-%06d-%04d.jsonl.gz".formatLocal(Locale.ROOT, startMs, run, part, batches)
+
   private final class Part(val number: Int) {
     val lines = ArrayBuffer.empty[String]
     var characters = 0
@@ -143,7 +147,7 @@ private object History extends Logging {
     /** Write a part under a new name, and then delete the file that it replaces: a driver that dies
       * in between loses nothing, and needs no rename, which object storages lack. */
     private def publish(fs: FileSystem, number: Int, lines: Vector[String]): Unit = {
-      val file = new Path(folder, f"$start%013d-$run-$number%06d-${lines.size}%04d.jsonl.gz")
+      val file = new Path(folder, fileName(start, run, number, lines.size))
       // a part only grows: a file of this name has all of it already
       if (!newest.contains(number -> file)) {
         val packed = new ByteArrayOutputStream

@@ -8,6 +8,7 @@ import java.nio.file.{FileAlreadyExistsException, FileSystemException, Files, Pa
 import java.nio.file.StandardCopyOption.ATOMIC_MOVE
 import java.nio.file.StandardOpenOption.READ
 import java.nio.file.attribute.PosixFilePermissions
+import java.util.Locale
 import java.util.zip.CRC32
 
 import scala.util.Using
@@ -72,7 +73,8 @@ private object LogFiles extends Logging {
   /** A value that is neither true nor false is refused with the other options, before the first
     * task. */
   private def isAsked(session: SparkSession): Boolean =
-    session.conf.getOption(Options.prefix + "logs.direct").forall(_.trim.toLowerCase != "false")
+    session.conf.getOption(Options.prefix + "logs.direct")
+      .forall(_.trim.toLowerCase(Locale.ROOT) != "false")
 
   /** Write a file of ours beside Spark's, or write it anew.
     *

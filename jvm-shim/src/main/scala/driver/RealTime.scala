@@ -1,5 +1,7 @@
 package org.apache.spark.sql.millpond.driver
 
+import java.util.Locale
+
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.SparkSession
 import org.apache.spark.sql.execution.SparkPlan
@@ -23,7 +25,7 @@ private object RealTime extends Logging {
   /** A value that is neither true nor false is refused with the other options, before the first
     * task. */
   private def isOn(session: SparkSession): Boolean =
-    session.conf.getOption(Option).exists(_.trim.toLowerCase == "true")
+    session.conf.getOption(Option).exists(_.trim.toLowerCase(Locale.ROOT) == "true")
 
   /** The session has a streaming plan, so a query may start. A session whose option was switched
     * off again gets the name back. */

@@ -1,6 +1,6 @@
 package org.apache.spark.sql.millpond.driver
 
-import java.util.UUID
+import java.util.{Locale, UUID}
 import java.util.concurrent.{ConcurrentHashMap, TimeUnit}
 
 import scala.util.Try
@@ -81,8 +81,9 @@ private object Ttls {
       val gives = join.joinType match {
         case _: InnerLike | LeftSemi => None
         case other => Some(
-            s"a ${other.sql.toLowerCase} join gives out a row without a match when the watermark " +
-              "passes it: one that ended before would never come out. Bound the join by watermarks")
+            s"a ${other.sql.toLowerCase(Locale.ROOT)} join gives out a row without a match when " +
+              "the watermark passes it: one that ended before would never come out. Bound the " +
+              "join by watermarks")
       }
       gives.orElse(
         if (join.stateFormatVersion == 2) None
@@ -116,7 +117,7 @@ private final class TtlOptions(default: Option[String], listed: Option[String], 
 
   private def milliseconds(option: String, text: String, of: String): Long = {
     val time = """([+-]?\d+)\s*(ms|s|min|m|h|d)""".r
-    val ms = of.trim.toLowerCase match {
+    val ms = of.trim.toLowerCase(Locale.ROOT) match {
       case time(number, unit) =>
         val scale = unit match {
           case "ms" => TimeUnit.MILLISECONDS
@@ -180,7 +181,7 @@ private final class TtlOptions(default: Option[String], listed: Option[String], 
       if (!operators.exists(o => o.id.toString == name || o.name == name))
         invalid("ttl.operators", text, s"names the operator $name, which the query does not have",
           s"It has: ${operators.map(o => s"${o.id} (${o.name})").mkString(", ")}.")
-      name -> (if (time.toLowerCase == "off") None
+      name -> (if (time.toLowerCase(Locale.ROOT) == "off") None
                else Some(milliseconds("ttl.operators", text, time)))
     }
   }

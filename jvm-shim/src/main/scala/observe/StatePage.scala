@@ -2,6 +2,7 @@ package org.apache.spark.sql.millpond.observe
 
 import java.net.URLEncoder
 import java.nio.charset.StandardCharsets.UTF_8
+import java.util.Locale
 
 import scala.jdk.CollectionConverters._
 import scala.xml.{Node, Text}
@@ -168,10 +169,10 @@ private object StatePage {
   private def count(n: Double): String = n.toLong.toString
   private def bytes(n: Double): String = Utils.bytesToString(n.toLong)
   private def percent(part: Double, whole: Double): String =
-    if (whole <= 0) "" else f"${100 * part / whole}%.0f %%"
+    if (whole <= 0) "" else "%.0f %%".formatLocal(Locale.ROOT, 100 * part / whole)
   /** Of all point reads, those that memory answered. */
   private def hits(lookups: Double, diskReads: Double): String =
-    if (lookups <= 0) "" else f"${100 * (1 - diskReads / lookups)}%.1f %%"
+    if (lookups <= 0) "" else "%.1f %%".formatLocal(Locale.ROOT, 100 * (1 - diskReads / lookups))
   private def ago(e: Shown, thenMs: Long): String = UIUtils.formatDuration(e.came.agoMs(thenMs))
   private def since(e: Shown, thenMs: Long): String = if (thenMs <= 0) "" else ago(e, thenMs)
 }

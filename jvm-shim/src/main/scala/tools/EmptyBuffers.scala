@@ -1,5 +1,7 @@
 package org.apache.spark.sql.millpond.tools
 
+import java.util.HexFormat
+
 import org.apache.spark.sql.catalyst.expressions.{Attribute, SpecificInternalRow}
 import org.apache.spark.sql.catalyst.expressions.aggregate._
 import org.apache.spark.sql.execution.SparkPlan
@@ -46,7 +48,7 @@ private[tools] object EmptyBuffers {
     Option(value).flatMap(text(_, attribute.dataType))
 
   private def text(value: Any, kind: DataType): Option[String] = (value, kind) match {
-    case (bytes: Array[Byte], BinaryType) => Some(bytes.map("%02x".format(_)).mkString)
+    case (bytes: Array[Byte], BinaryType) => Some(HexFormat.of().formatHex(bytes))
     case (_, _: ArrayType | _: MapType | _: StructType) => None
     case _ => Some(value.toString)
   }

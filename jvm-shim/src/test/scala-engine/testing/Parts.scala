@@ -15,7 +15,9 @@ import org.apache.spark.sql.millpond.disk.{
   ComposedPart, DiskTierPart, FlushPart, KeyFilterPart, LargeValuePart, ManyBlocksPart,
   PointReadsPart, RestPart, SingleReadsPart, TierFilterPart
 }
-import org.apache.spark.sql.millpond.driver.{LateRowsPart, OldHeartbeatsPart, WorkerClocksPart}
+import org.apache.spark.sql.millpond.driver.{
+  LanguagesPart, LateRowsPart, OldHeartbeatsPart, WorkerClocksPart
+}
 import org.apache.spark.sql.millpond.engine.{
   FlushBehindPart, FormerFamilyPart, HeapPart, LogSyncPart, ReliefPart, UnloadedPart, WarmUpPart
 }
@@ -134,7 +136,7 @@ object Parts {
     ClockPart, WarmUpPart, LocalDirsPart, LargeValuePart, SharesPart, ManyBlocksPart,
     SingleReadsPart, NativeHeapPart, HeapPart, UnloadedPart, ReliefPart, TierFilterPart,
     KeptReportsPart, ReportAgesPart, WorkerClocksPart, OldHeartbeatsPart, AnotherSparkPart,
-    FormerFamilyPart)
+    FormerFamilyPart, LanguagesPart)
 
   def main(args: Array[String]): Unit =
     args.grouped(3).foreach { of => run(of(0), of(1).toLong, of(2).toInt) }
