@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from millpond.agent import local_dirs
+from millpond.agent.__main__ import _look_at
 from millpond.agent.local_dirs import LOCK_NAME, sweep_abandoned
 
 HOLDER = """
@@ -61,6 +62,19 @@ def owned(tmp_path: Path) -> Iterator[tuple[Path, Owner]]:
     owner = Owner(root)
     yield root, owner
     owner.kill()
+
+
+def test_an_agent_removes_them_whatever_becomes_of_its_measurement(
+    own: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(directory: str) -> None:
+        raise ValueError("as the test wants it")
+
+    monkeypatch.setattr("millpond.agent.local_speed.check_speed", fails)
+    abandoned = local_root(own.parent)
+    with pytest.raises(ValueError, match="as the test wants it"):
+        _look_at(str(own))
+    assert own.is_dir() and not abandoned.exists()
 
 
 def test_a_living_owner_keeps_its_directory_and_a_dead_one_loses_it(

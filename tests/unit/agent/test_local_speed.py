@@ -19,6 +19,8 @@ MOUNTS = """\
 31 30 8:2 / /data/local rw - xfs /dev/sdb1 rw
 32 22 0:41 / /with\\040space rw - fuse.sshfs me@host:/x rw
 33 22 0:42 / /twice rw - tmpfs tmpfs rw
+35 22 0:44 / /grö\\040ße\\134x rw shared:3 - lustre mgs@tcp:/x rw
+36 22 0:45 / /fünf\x85\u2003mal rw - ceph mon:/x rw
 34 22 0:43 / /twice rw - cifs //host/x rw
 no line of a mount
 """
@@ -33,12 +35,25 @@ no line of a mount
         ("/data/x/y", "nfs4"),
         ("/data/local/x", "xfs"),
         ("/with space/x", "fuse.sshfs"),
+        ("/grö ße\\x/y", "lustre"),
+        ("/grö ße", "ext4"),
+        ("/fünf\x85\u2003mal/x", "ceph"),
         ("/twice/x", "cifs"),
     ],
 )
 def test_the_file_system_of_a_directory(path: str, kind: str) -> None:
     assert kind_of(path, MOUNTS) == kind
     assert kind_of(path, "") == ""
+
+
+def test_a_mount_whose_name_is_no_utf_8(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing was measured any more, and what dead executors had left stayed."""
+    table = tmp_path / "mountinfo"
+    table.write_bytes(MOUNTS.encode() + b"37 22 0:46 / /caf\xe9\\040x rw - nfs host:/x rw\n")
+    monkeypatch.setattr(local_speed, "_MOUNTS", table)
+    mounts = local_speed._mounts()
+    assert kind_of(os.fsdecode(b"/caf\xe9 x/y"), mounts) == "nfs"
+    assert kind_of("/data/x", mounts) == "nfs4"
 
 
 @pytest.mark.parametrize(

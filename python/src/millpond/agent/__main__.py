@@ -65,19 +65,23 @@ def main(stdin: TextIO | None = None) -> int:
         print(f"millpond agent: {error}", file=sys.stderr, flush=True)
         return EXIT_NO_LINK
     if local_root:
-        # Start-up time: the JVM does not wait for this import.
-        from millpond.agent.local_dirs import sweep_abandoned
-        from millpond.agent.local_speed import check_speed
-
-        def look(root: str) -> None:
-            check_speed(root)
-            sweep_abandoned(root)
-
         threading.Thread(
-            target=look, args=(local_root,), name="millpond-local-disk", daemon=True
+            target=_look_at, args=(local_root,), name="millpond-local-disk", daemon=True
         ).start()
     deaf.wait()
     return EXIT_DEAF
+
+
+def _look_at(local_root: str) -> None:
+    """Measure the local disk, and in any case remove what dead executors left there."""
+    # Start-up time: the JVM does not wait for these imports.
+    from millpond.agent.local_dirs import sweep_abandoned
+    from millpond.agent.local_speed import check_speed
+
+    try:
+        check_speed(local_root)
+    finally:
+        sweep_abandoned(local_root)
 
 
 def _parameters(line: str) -> dict[str, Any]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import statistics
 import time
 from contextlib import suppress
@@ -29,6 +30,7 @@ _MEASURED = "speed-measured"
 _ONCE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 _AGAIN, _PAUSE_S = 2, 1.0
 _MOUNTS = Path("/proc/self/mountinfo")
+_ESCAPED = re.compile(rb"\\([0-3][0-7]{2})")  # how the kernel writes a blank in a name: \040
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,19 +108,18 @@ def kind_of(directory: str, mounts: str) -> str:
     """Return the type of the file system of a directory, `nfs4` for one; "" if it is unknown.
 
     Args:
-        mounts: the text of /proc/self/mountinfo.
+        mounts: the text of /proc/self/mountinfo, its bytes decoded as the names of files are.
     """
     real = os.path.realpath(directory)
     best, kind = "", ""
-    for line in mounts.splitlines():
+    for line in mounts.split("\n"):  # no other end of a line: names may hold it as it is
         fields, separator, more = line.partition(" - ")
         if not separator:
             continue
-        # spaces in names are written as \040
-        point = fields.split()[4].encode().decode("unicode_escape")
+        point = _unescaped(fields.split(" ")[4])
         below = real == point or real.startswith(point.rstrip("/") + "/")
         if below and len(point) >= len(best):  # of two at one place the later one counts
-            best, kind = point, more.split()[0]
+            best, kind = point, more.split(" ")[0]
     return kind
 
 
@@ -135,6 +136,11 @@ def why_slow(kind: str, speed: Speed) -> str:
 
 def _mounts() -> str:
     try:
-        return _MOUNTS.read_text()
+        return os.fsdecode(_MOUNTS.read_bytes())
     except OSError:  # no Linux
         return ""
+
+
+def _unescaped(name: str) -> str:
+    as_byte = _ESCAPED.sub(lambda match: bytes([int(match[1], 8)]), os.fsencode(name))
+    return os.fsdecode(as_byte)
