@@ -13,6 +13,7 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from millpond import __version__, config
@@ -24,10 +25,11 @@ from millpond.format import layout
 from millpond.model.ids import StoreId, VersionId
 from millpond.model.key_groups import KeyGroups
 from millpond.operations import inspect
+from millpond.rows.encode import encode_rows
 from tests.checkpoints import CheckpointBuilder
 from tests.conftest import Golden
 from tests.examples import changelog_bytes
-from tests.row_checkpoints import RowsBuilder
+from tests.row_checkpoints import VALUE, RowsBuilder
 
 
 @pytest.fixture(scope="module")
@@ -341,6 +343,70 @@ def test_a_full_disk_behind_stdout(
         "millpond: LOCAL_DISK_FULL: cannot write to stdout: No space left on device\n"
         "  hint: Free space where stdout goes, or send it elsewhere.\n",
     )
+
+
+class Letters(RowsBuilder):
+    """Its values have letters that some encodings lack."""
+
+    def value(self, store: StoreId, version: int) -> bytes:
+        (row,) = encode_rows(pa.array([{"n": "é\U0001f600"}]), VALUE).to_pylist()
+        return b"\0" + bytes(row)
+
+
+def in_encoding(
+    encoding: str, repository: Path, *words: str | Path
+) -> subprocess.CompletedProcess[bytes]:
+    """Run the command in a process whose stdout has this encoding."""
+    return subprocess.run(
+        [sys.executable, "-m", "millpond.cli.main", *words],
+        env={
+            **os.environ,
+            "PYTHONPATH": str(repository / "python/src"),
+            "PYTHONIOENCODING": encoding,
+        },
+        capture_output=True,
+        check=False,
+    )
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_a_name_that_stdout_cannot_show(tmp_path: Path, repository: Path, encoding: str) -> None:
+    """It was told as INTERNAL, also when the savepoint was there already."""
+    job = RowsBuilder(tmp_path / os.fsdecode(b"caf\xe9")).build().root
+    saved = tmp_path / os.fsdecode(b"sav\xe9")
+    commands: list[list[str | Path]] = [
+        ["checkpoint", "show", job],
+        ["savepoint", "create", job, saved],
+        ["savepoint", "show", saved],
+        ["savepoint", "list", tmp_path],
+        ["savepoint", "delete", saved],
+    ]
+    for words in commands:
+        done = in_encoding(encoding, repository, *words)
+        assert (done.returncode, done.stderr) == (0, b""), words
+        assert rb"\udce9" in done.stdout, words
+    assert not saved.exists()
+
+
+def test_rows_that_stdout_cannot_show(tmp_path: Path, repository: Path) -> None:
+    """Programs get them whole or not at all, and people see which letters they are."""
+    job = Letters(tmp_path / "job").build(batches=2, snapshots=()).root
+    read = ("state", "read", job, "--format")
+    for encoding in ("ascii", "latin-1", "utf-8", "utf-16"):
+        done = in_encoding(encoding, repository, *read, "json")
+        assert (done.returncode, done.stderr) == (0, b"")
+        rows = [json.loads(line) for line in done.stdout.decode(encoding).splitlines()]
+        assert {row["value"]["n"] for row in rows} == {"é\U0001f600"}
+    whole = in_encoding("utf-8", repository, *read, "csv")
+    assert whole.returncode == 0 and "é\U0001f600" in whole.stdout.decode()
+    for encoding in ("ascii", "iso8859-1"):
+        done = in_encoding(encoding, repository, *read, "csv")
+        assert (done.returncode, done.stdout) == (2, b"")
+        said = done.stderr.decode()
+        assert f"INVALID_ARGUMENT: stdout has the encoding {encoding}" in said
+        assert "PYTHONIOENCODING=utf-8" in said and "--output" in said
+    table = in_encoding("ascii", repository, *read, "table")
+    assert table.returncode == 0 and rb"\xe9\U0001f600" in table.stdout
 
 
 def test_numbers_for_people() -> None:

@@ -150,6 +150,20 @@ def test_what_cannot_be_shown_says_why_once(built: HashedBuilder, tmp_path: Path
     assert told["hint"] == place["hint"]
 
 
+def test_a_name_that_is_no_text(built: HashedBuilder) -> None:
+    """One such directory, and no place was shown any more."""
+    odd = built.root.parent / os.fsdecode(b"caf\xe9")
+    shutil.copytree(built.root, odd)
+    app = app_over(built.root.parent)
+    shown = f"{built.root.parent}/caf\\udce9"
+    assert set(places(app)) == {str(built.root), shown}
+    assert page(app, shown, "pulse").json() == {"batch": 7}
+    answer = page(app, shown, "query")
+    assert (answer.status, answer.json()["checkpoint"]) == (200, shown)
+    shutil.rmtree(odd)
+    assert set(places(app_over(odd))) == {shown}
+
+
 def test_a_query_that_is_deleted_is_gone(built: HashedBuilder) -> None:
     app = app_over(built.root.parent)
     at = f"/api/{places(app)[str(built.root)]['id']}/pulse"

@@ -28,7 +28,7 @@ from millpond.cli import (
     ui,
 )
 from millpond.cli.arguments import Once, Parser, add_file_sink, add_options, options_of
-from millpond.cli.output import Output, give_up_stdout, stand_in_for_closed
+from millpond.cli.output import Output, give_up_stdout, show_all_texts, stand_in_for_closed
 from millpond.errors import (
     ErrorKind,
     InternalError,
@@ -250,6 +250,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: None: the process's own arguments.
     """
     stand_in_for_closed()
+    show_all_texts()
     try:
         return _run(argv)
     except BrokenPipeError:  # the reader (`| head`) has closed the pipe

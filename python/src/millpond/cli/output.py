@@ -6,13 +6,14 @@ characters in them, so they are shown as Python writes them: `\\x1b`.
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, TextIO
 
-from millpond.errors import MillpondError, UnavailableError
+from millpond.errors import InvalidInputError, MillpondError, UnavailableError
 from millpond.local.os_errors import kind_of
 
 if TYPE_CHECKING:
@@ -33,6 +34,11 @@ class Stdout:
     """The process's stdout. What keeps it from taking data is an error of Millpond's, but for a
     reader that has closed its pipe: BrokenPipeError.
     """
+
+    @property
+    def encoding(self) -> str | None:
+        """Its encoding; None: it takes all texts."""
+        return sys.stdout.encoding
 
     def write(self, text: str) -> int:
         """Write. Raises: UnavailableError: LOCAL_DISK_FULL, STORAGE_UNAVAILABLE."""
@@ -63,7 +69,17 @@ def stand_in_for_closed() -> None:
     if sys.stdout is None:
         sys.stdout = os.fdopen(1, "w", encoding="utf-8", closefd=False)
     if sys.stderr is None:
-        sys.stderr = os.fdopen(2, "w", encoding="utf-8", closefd=False)
+        sys.stderr = os.fdopen(2, "w", encoding="utf-8", errors="backslashreplace", closefd=False)
+
+
+def show_all_texts() -> None:
+    """Let stdout show what its encoding lacks as Python writes it, as stderr does: `\\xe9`, and
+    `\\udce9` for a byte in the name of a file that is no text.
+
+    That is for people. What programs read asks `Output.lacking`.
+    """
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def give_up_stdout() -> None:
@@ -93,6 +109,26 @@ class Output:
 
     def __init__(self, data: TextIO | None = None) -> None:
         self.data: TextIO | Stdout = data or Stdout()
+
+    def lacking(self) -> str | None:
+        """Return the encoding of the data if there are characters that it lacks, else None."""
+        encoding = self.data.encoding
+        try:
+            "\U0010ffff".encode(encoding or "utf-8")
+        except UnicodeEncodeError:
+            return encoding
+        return None
+
+    def check_all_texts(self, what: str) -> None:
+        """Refuse to write a format that programs read, and that cannot say what is lacking.
+
+        Raises: InvalidInputError: INVALID_ARGUMENT.
+        """
+        if encoding := self.lacking():
+            raise InvalidInputError(
+                f"stdout has the encoding {encoding}, which lacks characters that {what} may have",
+                hint="Set PYTHONIOENCODING=utf-8, or write a file with --output.",
+            )
 
     def line(self, text: str = "") -> None:
         """Write a line of data."""

@@ -27,7 +27,17 @@ def quiet_jvm() -> Iterator[None]:
     before = sys.stderr
     before.flush()
     terminal = os.dup(2)
-    with tempfile.TemporaryFile() as log, open(terminal, "w", buffering=1, closefd=False) as seen:
+    with (
+        tempfile.TemporaryFile() as log,
+        open(
+            terminal,
+            "w",
+            buffering=1,
+            encoding=before.encoding,
+            errors=before.errors,
+            closefd=False,
+        ) as seen,
+    ):
         os.dup2(log.fileno(), 2)
         sys.stderr = seen
         try:

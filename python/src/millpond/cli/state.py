@@ -283,7 +283,7 @@ def get(arguments: argparse.Namespace, output: Output) -> int:
         reader = stack.enter_context(opened)
         found = reader.table([_wanted(arguments)])
     if arguments.json:
-        writing.write_json(found.to_batches(), output.data)
+        writing.write_json(found.to_batches(), output.data, ascii=bool(output.lacking()))
     elif found.num_rows:
         writing.write_table(found.schema, found.to_batches(), output.table)
     else:
@@ -343,7 +343,7 @@ def blame(arguments: argparse.Namespace, output: Output) -> int:
         limit=limit,
     )
     if arguments.json:
-        writing.write_json(found.to_batches(), output.data)
+        writing.write_json(found.to_batches(), output.data, ascii=bool(output.lacking()))
     elif found.num_rows:
         times = [None if at is None else at.as_py() for at in found.column("began")]
         texts = ["" if t is None else time_text(int(t.timestamp() * 1000)) for t in times]
@@ -452,8 +452,9 @@ def _print(
             count = _to_file(arguments.output, arguments.format, schema, rows)
         output.message(f"{count:,} rows written to {arguments.output}")
     elif arguments.format == "json":
-        writing.write_json(batches, output.data)
+        writing.write_json(batches, output.data, ascii=bool(output.lacking()))
     elif arguments.format == "csv":
+        output.check_all_texts("CSV")
         writing.write_csv(schema, batches, output.data)
     else:
         found = list(batches)

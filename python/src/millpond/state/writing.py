@@ -77,12 +77,16 @@ def cell(value: Any) -> str:
     return str(value)
 
 
-def write_json(batches: Iterable[Any], out: Writable) -> int:
-    """Write a JSON object on each line. Return how many."""
+def write_json(batches: Iterable[Any], out: Writable, *, ascii: bool = False) -> int:
+    """Write a JSON object on each line. Return how many.
+
+    Args:
+        ascii: escape all other characters: `out` may lack them.
+    """
     count = 0
     for batch in batches:
         for row in json_rows([batch]):
-            text = json.dumps(row, ensure_ascii=False, separators=(",", ":"))
+            text = json.dumps(row, ensure_ascii=ascii, separators=(",", ":"))
             out.write(text.translate(_CONTROLS) + "\n")
             count += 1
     return count

@@ -55,7 +55,8 @@ def find_places(paths: Iterable[str | os.PathLike[str]]) -> list[Place]:
 
 
 def _place(path: str, kind: Literal["query", "savepoint", "unreadable"]) -> Place:
-    return Place(hashlib.sha256(path.encode()).hexdigest()[:12], path, kind)
+    name = path.encode("utf-8", "surrogateescape")  # its bytes need not be text
+    return Place(hashlib.sha256(name).hexdigest()[:12], path, kind)
 
 
 def _unreadable(path: str, e: MillpondError) -> Place:

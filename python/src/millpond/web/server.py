@@ -8,8 +8,10 @@ from __future__ import annotations
 import hashlib
 import hmac
 import ipaddress
+import json
 import logging
 import os
+import re
 import signal
 import socket
 import threading
@@ -17,13 +19,15 @@ import traceback
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 from urllib.parse import parse_qsl, urlencode
 
 import uvicorn
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import HTTPConnection, Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse as PlainJSONResponse
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Lifespan, Message, Receive, Scope, Send
 
@@ -55,6 +59,7 @@ __all__ = [
 log = logging.getLogger(__name__)
 
 _AS_GIVEN = ("utf-8", "surrogateescape")  # a token's bytes
+_NO_TEXT = re.compile("[\ud800-\udfff]")  # a byte in the name of a file, as Python has it
 _STOP_SECONDS = 5  # how long requests that are under way may take when the server stops
 _STATUS_OF_KIND = {
     ErrorKind.TOKEN_WRONG: 401,
@@ -68,6 +73,15 @@ _STATUS_OF_CLASS: tuple[tuple[type[MillpondError], int], ...] = (
     (ConflictError, 409),
     (UnavailableError, 503),
 )
+
+
+class JSONResponse(PlainJSONResponse):
+    """JSON in which bytes that are no text are shown as Python writes them: `\\udce9`."""
+
+    def render(self, content: Any) -> bytes:
+        """Return the body."""
+        text = json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        return _NO_TEXT.sub(lambda match: rf"\\u{ord(match[0]):04x}", text).encode()
 
 
 def application(
