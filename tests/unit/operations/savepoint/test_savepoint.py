@@ -306,6 +306,33 @@ def test_a_name_that_is_too_long_for_a_file(tmp_path: Path) -> None:
     refused(ErrorKind.UNSAFE_PATH, decode_index, seal("savepoint", body))
 
 
+@pytest.mark.parametrize(
+    "name", ["ä" * 120, "状" * 71, "a" * 255, "\udce9" * 255], ids=["ä", "状", "a", "no text"]
+)
+def test_a_name_that_has_no_room_for_more(
+    built: CheckpointBuilder, tmp_path: Path, name: str
+) -> None:
+    """Beside it is a hidden one with 42 bytes more: it could be neither written nor deleted."""
+    saved = tmp_path / "places" / name
+    savepoint.create(built.root, saved)
+    savepoint.restore(saved, tmp_path / "new" / name)
+    assert verify(LocalStorage(str(tmp_path / "new" / name)), "new").ok
+    savepoint.delete(saved)
+    assert list((tmp_path / "places").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["ä" * 120, "a" * 255], ids=["ä", "a"])
+def test_what_a_killed_writer_of_a_long_name_left(
+    built: CheckpointBuilder, tmp_path: Path, name: str
+) -> None:
+    place = tmp_path / "places"
+    (place / f".{name[: 200 // len(name[0].encode())]}.staging-{'0' * 32}" / "state").mkdir(
+        parents=True
+    )
+    savepoint.create(built.root, place / name)
+    assert [path.name for path in place.iterdir()] == [name]
+
+
 def test_list_and_delete(built: CheckpointBuilder, tmp_path: Path) -> None:
     place = tmp_path / "savepoints"
     for name, batch in (("b", 3), ("a", 4), ("c", 5)):

@@ -44,6 +44,7 @@ from millpond.storage.place import place_record, read_place
 from millpond.storage.split import SplitStorage
 
 _SYNC_THREADS = 8
+_KEPT_OF_NAME = 200  # bytes; a file system takes 255 of a name, and 42 come on top
 _NOT_HERE = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOENT, errno.ENOTDIR}
 
 
@@ -279,9 +280,18 @@ def scratch_beside(root: str) -> Iterator[str]:
     parent, _, name = root.rstrip("/").rpartition("/")
     if not roots.parse_root(root).path.strip("/"):
         raise InvalidInputError(f"there is no place beside {root}", hint="Name a folder below it.")
-    beside = f"{parent}/.{name}.staging-{uuid.uuid4().hex}"
+    beside = f"{parent}/{_hidden_prefix(name)}{uuid.uuid4().hex}"
     with _emptied(open_storage(beside)):
         yield beside
+
+
+def _hidden_prefix(name: str) -> str:
+    """Return what the names of hidden siblings of `name` begin with. There a long name ends early,
+    between two characters.
+    """
+    while len(os.fsencode(name)) > _KEPT_OF_NAME:
+        name = name[:-1]
+    return f".{name}.staging-"
 
 
 @contextmanager
@@ -291,7 +301,7 @@ def _hidden_sibling(path: str) -> Iterator[str]:
     When the block ends, this removes it, unless it has another name by then.
     """
     parent, name = os.path.split(path)
-    prefix = f".{name}.staging-"
+    prefix = _hidden_prefix(name)
 
     def make() -> str:
         directory = os.path.join(parent, prefix + uuid.uuid4().hex)
@@ -391,7 +401,7 @@ def remove_directory(path: str) -> None:
     """
     path = os.path.realpath(path)
     parent, name = os.path.split(path)
-    hidden = os.path.join(parent, f".{name}.staging-{uuid.uuid4().hex}")
+    hidden = os.path.join(parent, _hidden_prefix(name) + uuid.uuid4().hex)
     try:
         locked = lock(path)
         try:
