@@ -53,6 +53,7 @@ _SEEDS = {
     "old-heartbeats": (100, 1000),
     "another-spark": (12, 30),
     "languages": (100, 1000),
+    "pasted-commands": (10, 100),
 }
 
 

@@ -12,7 +12,9 @@ import org.apache.spark.internal.Logging
 import org.apache.spark.sql.execution.streaming.runtime.StreamExecution
 import org.apache.spark.sql.internal.SQLConf
 import org.apache.spark.sql.millpond.agent.{Agent, HadoopFiles, StorageAccess}
-import org.apache.spark.sql.millpond.base.{Json, LocalDirs, MillpondException, Names, Options}
+import org.apache.spark.sql.millpond.base.{
+  Json, LocalDirs, MillpondException, Names, Options, Shell
+}
 
 /** Says when Spark ignores `spark.sql.shuffle.partitions`: a query goes on with the number of
   * state partitions in its offset log. This logs a warning, and writes `millpond/asked.json` for
@@ -86,9 +88,12 @@ private object AskedPartitions extends Logging {
       case None =>
         logWarning(
           s"$Key is $asked, but the state in $root has $recorded partitions, and Spark goes on " +
-            s"with $recorded. To change it, stop the query and run: " +
-            s"millpond rescale '$root' --partitions $asked")
+            s"with $recorded. To change it, stop the query and run: " + rescaleCommand(root, asked))
     }
+
+  /** The line to paste. */
+  def rescaleCommand(root: Path, partitions: Int): String =
+    s"millpond rescale ${Shell.word(root.toString)} --partitions $partitions"
 
   private def note(hadoopConf: Configuration, root: Path, run: UUID, asked: Int, recorded: Int,
       refused: Option[String]): Unit = {

@@ -7,19 +7,24 @@ import org.apache.spark.sql.classic.SparkSession
 import org.apache.spark.sql.execution.SparkPlan
 import org.apache.spark.sql.execution.streaming.operators.stateful.StateStoreWriter
 import org.apache.spark.sql.internal.SQLConf
-import org.apache.spark.sql.millpond.base.{MillpondError, Names, Options}
+import org.apache.spark.sql.millpond.base.{MillpondError, Names, Options, Shell}
 import org.apache.spark.sql.millpond.observe.DriverReports
 
 /** Checks a query before its first task, and lets `transformWithState` run on Millpond. */
 private object StatefulPlanRule extends Rule[SparkPlan] {
   private val Ours = Names.ProviderClass
 
-  /** The line to paste. */
-  private def adopt(state: String, provider: String): String = {
-    val root = new Path(state).getParent.toString.replaceFirst("^file:/+", "/")
-    s"Run: millpond adopt '$root' '$root-millpond', and start the query on the new one. " +
+  private def adopt(state: String, provider: String): String =
+    s"Run: ${adoptCommand(state)}, and start the query on the new one. " +
       "Or keep the provider with which it began: set " +
       s"${SQLConf.STATE_STORE_PROVIDER_CLASS.key} to $provider."
+
+  /** The line to paste.
+    *
+    * @param state `<checkpoint>/state` */
+  def adoptCommand(state: String): String = {
+    val root = new Path(state).getParent.toString.replaceFirst("^file:/+", "/")
+    s"millpond adopt ${Shell.word(root)} ${Shell.word(s"$root-millpond")}"
   }
 
   override def apply(plan: SparkPlan): SparkPlan = {

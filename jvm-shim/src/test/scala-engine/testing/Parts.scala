@@ -16,7 +16,7 @@ import org.apache.spark.sql.millpond.disk.{
   PointReadsPart, RestPart, SingleReadsPart, TierFilterPart
 }
 import org.apache.spark.sql.millpond.driver.{
-  LanguagesPart, LateRowsPart, OldHeartbeatsPart, WorkerClocksPart
+  LanguagesPart, LateRowsPart, OldHeartbeatsPart, PastedCommandsPart, WorkerClocksPart
 }
 import org.apache.spark.sql.millpond.engine.{
   FlushBehindPart, FormerFamilyPart, HeapPart, LogSyncPart, ReliefPart, UnloadedPart, WarmUpPart
@@ -136,7 +136,7 @@ object Parts {
     ClockPart, WarmUpPart, LocalDirsPart, LargeValuePart, SharesPart, ManyBlocksPart,
     SingleReadsPart, NativeHeapPart, HeapPart, UnloadedPart, ReliefPart, TierFilterPart,
     KeptReportsPart, ReportAgesPart, WorkerClocksPart, OldHeartbeatsPart, AnotherSparkPart,
-    FormerFamilyPart, LanguagesPart)
+    FormerFamilyPart, LanguagesPart, PastedCommandsPart)
 
   def main(args: Array[String]): Unit =
     args.grouped(3).foreach { of => run(of(0), of(1).toLong, of(2).toInt) }
