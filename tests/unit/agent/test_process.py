@@ -19,7 +19,7 @@ import pyspark
 import pytest
 
 from millpond._version import __version__
-from millpond.agent.__main__ import EXIT_NO_LINK, EXIT_NO_PARAMETERS
+from millpond.agent.__main__ import EXIT_NO_LINK, EXIT_NO_PARAMETERS, _parameters
 
 REPOSITORY = Path(__file__).parents[3]
 JARS = Path(pyspark.__file__).parent / "jars"
@@ -272,27 +272,27 @@ def test_an_agent_that_takes_no_more_connections_ends(classes: Path, tmp_path: P
     assert "Too many open files" in (tmp_path / "stderr").read_text()
 
 
-def start_agent(line: str, *, close: bool = False) -> subprocess.Popen[str]:
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY / "python/src")}
+def start_agent(
+    line: str | bytes, *, close: bool = False, **environment: str
+) -> subprocess.Popen[bytes]:
     process = subprocess.Popen(
         [sys.executable, "-m", "millpond.agent"],
         stdin=subprocess.PIPE,
         stderr=subprocess.PIPE,
-        text=True,
-        env=environment,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY / "python/src"), **environment},
     )
     assert process.stdin is not None
-    process.stdin.write(line)
+    process.stdin.write(line if isinstance(line, bytes) else line.encode())
     process.stdin.flush()
     if close:
         process.stdin.close()
     return process
 
 
-def end_of(process: subprocess.Popen[str]) -> tuple[int, str]:
+def end_of(process: subprocess.Popen[bytes]) -> tuple[int, str]:
     assert process.stderr is not None
     code = process.wait(30)
-    text = process.stderr.read()
+    text = process.stderr.read().decode()
     process.stderr.close()
     if process.stdin is not None:
         process.stdin.close()
@@ -312,6 +312,16 @@ def test_no_jvm_there_is_one_clear_line() -> None:
     assert token not in text and "Traceback" not in text
 
 
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_the_start_parameters_are_utf_8_in_every_locale(encoding: str) -> None:
+    """The agent of a JVM with letters in its local folder did not start, or looked elsewhere."""
+    hello = {"port": 1, "token": "t", "parent_pid": 1, "local_root": "/größe \U0001f600"}
+    line = json.dumps(hello, ensure_ascii=False).encode() + b"\n"
+    assert _parameters(line) == hello
+    code, text = end_of(start_agent(line, PYTHONIOENCODING=encoding))
+    assert (code, "cannot link to the JVM" in text) == (EXIT_NO_LINK, True), text
+
+
 @pytest.mark.parametrize(
     ("line", "close"),
     [
@@ -320,9 +330,10 @@ def test_no_jvm_there_is_one_clear_line() -> None:
         ("not json\n", False),
         ("[]\n", False),
         ('{"port": 0, "token": "x"}\n', False),
+        (b'{"port": 1, "token": "\xe9"}\n', False),
     ],
 )
-def test_bad_start_parameters_are_one_clear_line(line: str, close: bool) -> None:
+def test_bad_start_parameters_are_one_clear_line(line: str | bytes, close: bool) -> None:
     code, text = end_of(start_agent(line, close=close))
     assert code == EXIT_NO_PARAMETERS
     assert text.startswith("millpond agent: ") and len(text.splitlines()) == 1

@@ -1,7 +1,8 @@
 """Entry of the agent process: `python -m millpond.agent`. Only the Scala shim starts it.
 
-The first line of stdin is JSON: `{"port": int, "token": str, "parent_pid": int, "local_root": str |
-null}`. The JVM then holds stdin open for as long as it lives; when stdin ends, the agent exits.
+The first line of stdin is JSON in UTF-8, whatever the locale: `{"port": int, "token": str,
+"parent_pid": int, "local_root": str | null}`. The JVM then holds stdin open for as long as it
+lives; when stdin ends, the agent exits.
 Imports stay small: a task waits for this start.
 """
 
@@ -12,7 +13,7 @@ import logging
 import os
 import sys
 import threading
-from typing import Any, NoReturn, TextIO
+from typing import Any, BinaryIO, NoReturn
 
 EXIT_NO_PARAMETERS = 64
 EXIT_NO_LINK = 69
@@ -21,13 +22,13 @@ EXIT_DEAF = 71
 log = logging.getLogger("millpond.agent")
 
 
-def main(stdin: TextIO | None = None) -> int:
+def main(stdin: BinaryIO | None = None) -> int:
     """Run the agent until the JVM is gone.
 
     Returns: an exit code, only if the agent could not be set up, or if the JVM cannot open one more
         connection to it. Then the JVM starts another agent, and makes its calls again.
     """
-    stdin = sys.stdin if stdin is None else stdin
+    stdin = sys.stdin.buffer if stdin is None else stdin
     logging.basicConfig(
         stream=sys.stderr,
         level=_log_level(os.environ.get("MILLPOND_LOG", "")),
@@ -84,7 +85,7 @@ def _look_at(local_root: str) -> None:
         sweep_abandoned(local_root)
 
 
-def _parameters(line: str) -> dict[str, Any]:
+def _parameters(line: bytes) -> dict[str, Any]:
     """Return the start parameters.
 
     Raises: ValueError: its text never repeats the line, which holds the token.
@@ -94,9 +95,9 @@ def _parameters(line: str) -> dict[str, Any]:
             "no start parameters on stdin: Spark's executor starts this program, not a user"
         )
     try:
-        parameters = json.loads(line)
-    except json.JSONDecodeError:
-        raise ValueError("the start parameters on stdin are not JSON") from None
+        parameters = json.loads(line.decode("utf-8"))
+    except ValueError:
+        raise ValueError("the start parameters on stdin are not JSON in UTF-8") from None
     if not isinstance(parameters, dict):
         raise ValueError("the start parameters on stdin are not a JSON object")
     port, token = parameters.get("port"), parameters.get("token")
@@ -110,7 +111,7 @@ def _log_level(name: str) -> int:
     return level if isinstance(level, int) else logging.WARNING
 
 
-def _exit_at_end_of(stdin: TextIO) -> NoReturn:
+def _exit_at_end_of(stdin: BinaryIO) -> NoReturn:
     """Block until stdin ends, then leave at once. The JVM is gone, and nothing that is published is
     half done.
     """
