@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 from integration.cases import CLICKS, EVENTS
 from integration.harness import Harness, Schema, Store, short_conf
 from integration.jvm import MILLPOND, ROCKSDB
-from integration.store_cases import open_provider
 from integration.processes import wait_until
+from integration.store_cases import open_provider
 from integration.streams import Input, Run, finish, settings, start
 from integration.test_readers import counts
 
@@ -64,8 +64,10 @@ def test_what_is_there_stays_while_the_query_is_idle(spark: SparkSession, tmp_pa
         query = writer.format("noop").option("checkpointLocation", str(tmp_path / "q")).start()
     try:
         wait_until(
-            lambda: bool(query.recentProgress)
-            and "addBatch" not in query.recentProgress[-1]["durationMs"],
+            lambda: (
+                bool(query.recentProgress)
+                and "addBatch" not in query.recentProgress[-1]["durationMs"]
+            ),
             seconds=120,
             what="the progress of a trigger without a batch",
         )
