@@ -109,12 +109,8 @@ def measure(plan: Plan, work: Path, query_cores: str, server_cores: str) -> dict
     all_alone = median(ms for one in alone for ms in one)
     all_beside = median(ms for one in beside for ms in one)
     return {
-        "views_ms": {
-            "median": round(median(views)),
-            "largest": round(max(views)),
-            "of": len(views),
-        },
-        "lag_ms": {"median": round(median(lags)), "largest": round(max(lags)), "of": len(lags)},
+        "views_ms": _summary(views),
+        "lag_ms": _summary(lags),
         "batch_ms": {"alone": all_alone, "beside": all_beside},
         "batches": [sum(map(len, alone)), sum(map(len, beside))],
         "slower_percent": round((all_beside / all_alone - 1) * 100, 1),

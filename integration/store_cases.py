@@ -1,4 +1,4 @@
-"""Opens stores in the harness, for tests of single store methods."""
+"""Opens stores in the harness, for tests of single store methods, and gives them simple rows."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ LISTS = Schema("k string, n bigint", "v string", multi=True)
 PREFIX = Schema("k string, n bigint", "v string", {"type": "prefix", "columns": 1})
 RANGE = Schema("n bigint, k string", "v string", {"type": "range", "ordinals": [0]})
 TIMES = Schema("k string, ts bigint not null", "v string", {"type": "ts_postfix"}, multi=True)
+STRINGS = Schema("k bigint", "v string")  # strings by numbers
 FAMILIES = {"plain": PLAIN, "lists": LISTS, "prefix": PREFIX, "range": RANGE, "times": TIMES}
 
 
@@ -85,8 +86,19 @@ def open_small(harness: Harness, checkpoint: Path, budget: str) -> Provider:
     options = {"memory.budget": budget, "restore.warmUp": "false", "gc.intervalMs": 0}
     conf = short_conf({f"millpond.{k}": v for k, v in options.items()})
     conf |= {"spark.sql.shuffle.partitions": "1"}
-    schema = Schema("k bigint", "v string")
-    return harness.open(checkpoint / "state", provider_class=MILLPOND, schema=schema, conf=conf)
+    return harness.open(checkpoint / "state", provider_class=MILLPOND, schema=STRINGS, conf=conf)
+
+
+def commit_strings(provider: Provider, version: int, rows: Mapping[int, str]) -> None:
+    """Put these rows of the schema `STRINGS` into the store at `version`, and commit the next."""
+    store = provider.store(version)
+    store.put_many([([k], [v]) for k, v in rows.items()])
+    assert store.commit().version == version + 1
+
+
+def strings_of(store: Store) -> dict[int, str]:
+    """Return all rows of a store of the schema `STRINGS`."""
+    return {k[0]: v[0] for k, v in store.scan()}
 
 
 def write(provider: Provider, version: int, families: Mapping[str, Schema] = FAMILIES) -> Store:

@@ -10,7 +10,7 @@ import pytest
 from integration.depth import quick_first
 from integration.harness import Harness, Provider, millponds_own, module_harness
 from integration.provider import Store
-from integration.store_cases import open_small
+from integration.store_cases import open_small, strings_of
 
 pytestmark = [pytest.mark.spark, millponds_own]
 
@@ -73,7 +73,7 @@ class Growing:
     def check(self) -> None:
         """Read all rows by a scan, and every tenth by a get."""
         store = self.provider.read_store(self.version)
-        assert {k[0]: v[0] for k, v in store.scan()} == self.rows
+        assert strings_of(store) == self.rows
         some = list(self.rows)[::10]
         assert [(store.get([k]) or [None])[0] for k in some] == [self.rows[k] for k in some]
         store.release()

@@ -18,18 +18,16 @@ from integration.harness import (
     Provider,
     ProviderError,
     Row,
-    Schema,
-    Store,
     millponds_own,
     short_conf,
 )
 from integration.jvm import MILLPOND
+from integration.store_cases import STRINGS, commit_strings, strings_of
 from integration.store_model import write_spark_metadata
 
 pytestmark = [pytest.mark.spark, millponds_own]
 
 MIB = 1 << 20
-SCHEMA = Schema("k bigint", "v string")
 
 
 @pytest.fixture
@@ -62,18 +60,7 @@ def _provider(harness: Harness, checkpoint: Path, **options: object) -> Provider
         {f"millpond.{name.replace('_', '.')}": value for name, value in options.items()}
     )
     conf |= {"spark.sql.shuffle.partitions": "1"}
-    return harness.open(checkpoint / "state", provider_class=MILLPOND, schema=SCHEMA, conf=conf)
-
-
-def _rows(store: Store) -> dict[int, str]:
-    return {k[0]: v[0] for k, v in store.scan()}
-
-
-def _commit(provider: Provider, version: int, rows: dict[int, str]) -> None:
-    store = provider.store(version)
-    pairs: list[tuple[Row, Row]] = [([k], [v]) for k, v in rows.items()]
-    store.put_many(pairs)
-    assert store.commit().version == version + 1
+    return harness.open(checkpoint / "state", provider_class=MILLPOND, schema=STRINGS, conf=conf)
 
 
 def leave_free(disk: Path, free_bytes: int) -> Path:
@@ -93,7 +80,7 @@ def test_the_local_disk_is_full_while_a_batch_spills(
     checkpoint = tmp_path / "checkpoint"
     provider = _provider(harness, checkpoint, memory_budget="256k", localDir=str(small_disk))
     first = {i: f"first {i}" for i in range(100)}
-    _commit(provider, 0, first)
+    commit_strings(provider, 0, first)
     ballast = leave_free(small_disk, 512 * 1024)
     rng = random.Random(1)
     large = {i: rng.randbytes(500).hex() for i in range(50, 4000)}
@@ -105,7 +92,7 @@ def test_the_local_disk_is_full_while_a_batch_spills(
     store.abort()
     # The disk is as full as before. The store still serves the last version.
     read = provider.read_store(1)
-    assert _rows(read) == first
+    assert strings_of(read) == first
     read.release()
     ballast.unlink()
     store = provider.store(1)
@@ -114,7 +101,7 @@ def test_the_local_disk_is_full_while_a_batch_spills(
     assert store.commit().version == 2
     provider.close()
     provider = _provider(harness, checkpoint)
-    assert _rows(provider.read_store(2)) == {**first, **large}
+    assert strings_of(provider.read_store(2)) == {**first, **large}
     provider.close()
 
 
@@ -123,7 +110,7 @@ def test_the_system_refuses_native_memory(harness: Harness, tmp_path: Path) -> N
     checkpoint = tmp_path / "checkpoint"
     provider = _provider(harness, checkpoint, memory_budget="4g")
     first = {i: f"first {i}" for i in range(100)}
-    _commit(provider, 0, first)
+    commit_strings(provider, 0, first)
     (size,) = [
         int(line.split()[1]) * 1024
         for line in Path(f"/proc/{harness.pid}/status").read_text().splitlines()
@@ -142,7 +129,7 @@ def test_the_system_refuses_native_memory(harness: Harness, tmp_path: Path) -> N
         assert "[MILLPOND_MEMORY_EXHAUSTED]" in error.value.text, error.value.text[:2000]
         store.abort()
         read = provider.read_store(1)
-        assert _rows(read) == first
+        assert strings_of(read) == first
         read.release()
     finally:
         resource.prlimit(harness.pid, resource.RLIMIT_AS, limits)
@@ -151,7 +138,7 @@ def test_the_system_refuses_native_memory(harness: Harness, tmp_path: Path) -> N
         store.put([k], [v])
     assert store.commit().version == 2
     store = provider.read_store(2)
-    found = _rows(store)
+    found = strings_of(store)
     assert all(found[k] == v for k, v in large.items())
     store.release()
     provider.close()

@@ -16,14 +16,13 @@ from integration.harness import (
     Harness,
     Provider,
     ProviderError,
-    Schema,
-    Store,
     millponds_own,
     module_harness,
     short_conf,
 )
 from integration.jvm import MILLPOND
 from integration.processes import wait_until
+from integration.store_cases import STRINGS, commit_strings, strings_of
 from integration.store_model import write_spark_metadata
 from millpond.format.changelog import ChangelogReader, ChangelogWriter
 
@@ -47,27 +46,12 @@ def _provider(harness: Harness, checkpoint: Path, **options: str) -> Provider:
         {"minDeltasForSnapshot": 1, **{f"millpond.{k}": v for k, v in options.items()}}
     )
     conf |= {"spark.sql.shuffle.partitions": "1"}
-    return harness.open(
-        checkpoint / "state",
-        provider_class=MILLPOND,
-        schema=Schema("k bigint", "v string"),
-        conf=conf,
-    )
-
-
-def _commit(provider: Provider, version: int, rows: dict[int, str]) -> None:
-    store = provider.store(version)
-    store.put_many([([k], [v]) for k, v in rows.items()])
-    assert store.commit().version == version + 1
-
-
-def _rows(store: Store) -> dict[int, str]:
-    return {k[0]: v[0] for k, v in store.scan()}
+    return harness.open(checkpoint / "state", provider_class=MILLPOND, schema=STRINGS, conf=conf)
 
 
 def test_nobody_waits_while_a_changelog_goes_to_storage(harness: Harness, checkpoint: Path) -> None:
     provider = _provider(harness, checkpoint)
-    _commit(provider, 0, {1: "one"})
+    commit_strings(provider, 0, {1: "one"})
     store = provider.store(1)
     store.put([2], ["two"])
     harness.meanwhile(
@@ -87,21 +71,21 @@ def test_nobody_waits_while_a_changelog_goes_to_storage(harness: Harness, checkp
     # A write after the changelog would be in memory alone.
     assert isinstance(put, ProviderError) and isinstance(removed, ProviderError)
     store = provider.store(2)
-    assert _rows(store) == {1: "one", 2: "two"}
+    assert strings_of(store) == {1: "one", 2: "two"}
     store.abort()
     provider.close()
 
 
 def test_maintenance_does_not_wait_for_a_restore(harness: Harness, checkpoint: Path) -> None:
     provider = _provider(harness, checkpoint)
-    _commit(provider, 0, {1: "one"})
+    commit_strings(provider, 0, {1: "one"})
     provider.close()
     provider = _provider(harness, checkpoint)
     other = [{"do": "snapshot", "p": provider.name}, {"do": "cleanup", "p": provider.name}]
     harness.meanwhile("load.open", other)
     store = provider.store(1)
     assert harness.happened() == [None, None]
-    assert _rows(store) == {1: "one"}
+    assert strings_of(store) == {1: "one"}
     store.abort()
     provider.close()
 
@@ -109,17 +93,17 @@ def test_maintenance_does_not_wait_for_a_restore(harness: Harness, checkpoint: P
 def test_a_changelog_is_replaced_while_it_is_opened(harness: Harness, checkpoint: Path) -> None:
     """Another attempt of the batch commits between a restore's plan and its reads, in format 1."""
     provider, other = _provider(harness, checkpoint), _provider(harness, checkpoint)
-    _commit(provider, 0, {1: "one"})
+    commit_strings(provider, 0, {1: "one"})
     attempt = other.store(1)
     attempt.put([2], ["two"])
-    _commit(provider, 1, {2: "two"})
+    commit_strings(provider, 1, {2: "two"})
     provider.close()
     provider = _provider(harness, checkpoint)
     harness.meanwhile("load.opened", [{"do": "commit", "s": attempt.name}])
     store = provider.store(2)
     (committed,) = harness.happened()
     assert not isinstance(committed, ProviderError) and committed["version"] == 2
-    assert _rows(store) == {1: "one", 2: "two"}
+    assert strings_of(store) == {1: "one", 2: "two"}
     store.abort()
     provider.close()
     other.close()
@@ -130,7 +114,7 @@ def test_a_changelog_of_all_rows_takes_the_place_of_changes(
 ) -> None:
     """An erasure writes a changelog anew between a restore's plan and its reads."""
     provider = _provider(harness, checkpoint)
-    _commit(provider, 0, {1: "one", 2: "two"})
+    commit_strings(provider, 0, {1: "one", 2: "two"})
     provider.store(1).abort()
     provider.snapshot()
     store = provider.store(1)
@@ -166,7 +150,7 @@ def test_a_snapshot_is_passed_over_only_if_it_is_damaged(
 ) -> None:
     provider = _provider(harness, checkpoint)
     for version in range(3):
-        _commit(provider, version, {version: "row"})
+        commit_strings(provider, version, {version: "row"})
     store = provider.store(3)
     store.abort()
     provider.snapshot()
@@ -181,7 +165,7 @@ def test_a_snapshot_is_passed_over_only_if_it_is_damaged(
         provider.store(3).abort()
     harness.disarm()
     store = provider.store(3)
-    assert _rows(store) == {0: "row", 1: "row", 2: "row"}
+    assert strings_of(store) == {0: "row", 1: "row", 2: "row"}
     (used,) = store.metrics()["instance"].values()
     assert used == (0 if kind == "SST_DAMAGED" else 3)
     store.abort()

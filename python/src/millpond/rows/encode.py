@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from millpond.errors import ErrorKind, InvalidInputError
-from millpond.rows.arrow_types import arrow_type, struct_type
+from millpond.rows.arrow_types import struct_type
 from millpond.rows.decode import Ints, Mask, Words
 from millpond.rows.nested import fitted
 from millpond.spark.types import Array, Atom, Decimal, Map, SparkType, Struct, element_bytes
@@ -427,8 +427,3 @@ class _Maps:
         out[base] = (self.keys.words << 3).astype(np.uint64)
         self.keys.write(out, base + 1)
         self.items.write(out, base + 1 + self.keys.words)
-
-
-def empty_rows(schema: Struct) -> Any:
-    """Return a `pyarrow.StructArray` without rows."""
-    return pa.array([], arrow_type(schema))

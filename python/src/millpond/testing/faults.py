@@ -36,7 +36,7 @@ class Fault(Enum):
     FULL = "full"  # puts only
     SHORT_BODY = "short body"  # reads only
     WRONG_BODY = "wrong body"  # reads only
-    STALE_LIST = "stale list"  # lists only: the newest objects are missing
+    STALE_LIST = "stale list"  # lists only: objects younger than `_STALE_MS` are missing
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +61,8 @@ class Operation:
 
 Chooser = Callable[[Operation], Fault | None]
 
+_STALE_MS = 1_000
+
 _FITTING = {
     "put_file": (Fault.UNAVAILABLE, Fault.LOST_ANSWER, Fault.DENIED, Fault.FULL),
     "put_bytes": (Fault.UNAVAILABLE, Fault.LOST_ANSWER, Fault.DENIED, Fault.FULL),
@@ -73,24 +75,18 @@ _FITTING = {
 }
 
 
-def seeded(seed: int, *, rate: float, leave_out: Iterable[Fault] = ()) -> Chooser:
+def seeded(seed: int, *, rate: float) -> Chooser:
     """Return a chooser that makes the share `rate` of all calls fail, with faults that fit the
     call.
-
-    Args:
-        leave_out: faults that it never chooses.
     """
     chance = random.Random(seed)
     lock = threading.Lock()
-    without = frozenset(leave_out)
 
     def choose(operation: Operation) -> Fault | None:
         with lock:
             if chance.random() >= rate:
                 return None
-            return chance.choice(
-                [fault for fault in _FITTING[operation.name] if fault not in without]
-            )
+            return chance.choice(_FITTING[operation.name])
 
     return choose
 
@@ -105,7 +101,6 @@ class FaultyStorage:
     is.
 
     Args:
-        stale_ms: a stale list lacks objects that are younger than this.
         clock_ms: time in ms since the epoch.
     """
 
@@ -114,14 +109,12 @@ class FaultyStorage:
         inner: Storage,
         chooser: Chooser,
         *,
-        stale_ms: int = 1_000,
         clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         self.inner = inner
         self.counts: Counter[str] = Counter()
         self.injected: list[str] = []
         self._chooser = chooser
-        self._stale_ms = stale_ms
         self._clock_ms = clock_ms
         self._lock = threading.Lock()
         self._paused = 0
@@ -197,7 +190,7 @@ class FaultyStorage:
         fault = self._begin("list", prefix)
         found = [*self.inner.list(prefix)]
         if fault is Fault.STALE_LIST:
-            found = [info for info in found if self._clock_ms() - info.modified_ms > self._stale_ms]
+            found = [info for info in found if self._clock_ms() - info.modified_ms > _STALE_MS]
         return iter(found)
 
     def delete(self, keys: Iterable[str]) -> None:

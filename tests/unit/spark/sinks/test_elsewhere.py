@@ -18,8 +18,9 @@ from millpond.model.key_groups import KeyGroups
 from millpond.operations.rescale import rescale, undo
 from tests.azure_server import know_nobody
 from tests.checkpoints import CheckpointBuilder, tree
+from tests.refusals import refused
 from tests.s3_server import S3Server, s3_server
-from tests.unit.spark.sinks.test_keeping import recorded, refused
+from tests.unit.spark.sinks.test_keeping import recorded
 
 _GCS = "gs://bucket/out"  # whose connector Spark does not bring
 _LOG = layout.SINK_LOG_PREFIX
@@ -89,12 +90,9 @@ def test_a_fork_begins_a_log_on_s3(
     as_spark_writes(server, bucket, "sink", 5)
     recorded(built, f"s3a://{bucket}/sink")
     for same in ("s3a", "s3"):
-        e = refused(
-            lambda to=same: savepoint.fork(
-                built.root, tmp_path / "b", file_sink=f"{to}://{bucket}/sink/"
-            )
-        )
-        assert e.kind is ErrorKind.FILE_SINK_MISMATCH
+        sink = f"{same}://{bucket}/sink/"
+        mismatch = ErrorKind.FILE_SINK_MISMATCH
+        refused(mismatch, savepoint.fork, built.root, tmp_path / "b", file_sink=sink)
     server.client().put_object(
         Bucket=bucket, Key="new/", Body=b""
     )  # a console makes a directory so
@@ -102,12 +100,13 @@ def test_a_fork_begins_a_log_on_s3(
     assert log_of(server, bucket, "new") == {str(number): b"v1" for number in range(6)}
     savepoint.create(built.root, tmp_path / "saved")
     server.storage(bucket, "full").put_bytes("part-0", b"rows")
-    full = refused(
-        lambda: savepoint.restore(
-            tmp_path / "saved", tmp_path / "c", file_sink=f"s3a://{bucket}/full"
-        )
+    refused(
+        ErrorKind.FILE_SINK_INVALID,
+        savepoint.restore,
+        tmp_path / "saved",
+        tmp_path / "c",
+        file_sink=f"s3a://{bucket}/full",
     )
-    assert full.kind is ErrorKind.FILE_SINK_INVALID
     savepoint.restore(
         tmp_path / "saved", tmp_path / "c", file_sink=f"s3a://{bucket}/sink", keep_query_id=True
     )
@@ -126,19 +125,18 @@ def test_a_sink_that_only_the_job_reaches_is_refused(
         lambda: savepoint.fork(built.root, tmp_path / "new", file_sink=_GCS + "2"),
         lambda: savepoint.restore(tmp_path / "saved", tmp_path / "new", file_sink=_GCS),
     ):
-        e = refused(call)
-        assert e.kind is ErrorKind.STORAGE_UNSUPPORTED, e
+        e = refused(ErrorKind.STORAGE_UNSUPPORTED, call)
         assert (
             "file sink" in str(e) and "--file-sink none" in e.hint and "rescale.onRestart" in e.hint
         )
         assert "Spark checkpoint" not in e.hint
-    denied = refused(
-        lambda: rescale(built.storage, "it", 8, file_sink="abfss://c@a.dfs.core.windows.net/out")
-    )
-    assert denied.kind is ErrorKind.STORAGE_DENIED  # commands reach it, and nothing says who asks
+    there = "abfss://c@a.dfs.core.windows.net/out"
+    # Commands reach it, and nothing says who asks.
+    refused(ErrorKind.STORAGE_DENIED, rescale, built.storage, "it", 8, file_sink=there)
     assert tree(built.root) == before and not (tmp_path / "new").exists()
-    unknown = refused(lambda: savepoint.fork(built.root, tmp_path / "new"))
-    assert unknown.kind is ErrorKind.FILE_SINK_UNKNOWN and _GCS in str(unknown)
+    fork = built.root, tmp_path / "new"
+    unknown = refused(ErrorKind.FILE_SINK_UNKNOWN, savepoint.fork, *fork)
+    assert _GCS in str(unknown)
     assert rescale(built.storage, "it", 8, file_sink="none").file_sink is None
 
 

@@ -23,6 +23,7 @@ from millpond.spark.sinks.keeping import SinkPlan, for_start
 from millpond.spark.sinks.recorded import FILE, Sink, read_sink
 from millpond.storage import LocalStorage, MemoryStorage, open_storage
 from tests.checkpoints import CheckpointBuilder, tree
+from tests.refusals import refused
 from tests.rescale_scenes import interrupt
 
 
@@ -50,12 +51,6 @@ def recorded(built: CheckpointBuilder, path: Path | str | None, **more: Any) -> 
         {"sink": "ConsoleTable"} if path is None else {"sink": "file", "path": str(path), **more}
     )
     (built.root / layout.SINK_KEY).write_text(json.dumps(value))
-
-
-def refused(call: Any) -> MillpondError:
-    with pytest.raises(MillpondError) as caught:
-        call()
-    return caught.value
 
 
 def start(file_sink: Path | str | None, sink: Sink | None = None, **more: Any) -> SinkPlan:
@@ -112,15 +107,10 @@ def test_a_sink_that_does_not_fit_is_refused_and_nothing_is_changed(
         (sink_of(tmp_path / "behind", 3), ErrorKind.FILE_SINK_MISMATCH, "batches 4, 5"),
         (lacks, ErrorKind.FILE_SINK_MISMATCH, "batches 3"),
     ):
-        e = refused(lambda at=directory: rescale(built.storage, "it", 8, file_sink=at))
-        assert (
-            e.kind is kind
-            and said in str(e)
-            and str(directory) in str(e)
-            and "--file-sink none" in e.hint
-        )
+        e = refused(kind, rescale, built.storage, "it", 8, file_sink=directory)
+        assert said in str(e) and str(directory) in str(e) and "--file-sink none" in e.hint
     recorded(built, damaged, compact_interval=7)
-    assert refused(lambda: rescale(built.storage, "it", 8)).kind is ErrorKind.FORMAT_DAMAGED
+    refused(ErrorKind.FORMAT_DAMAGED, rescale, built.storage, "it", 8)
     (built.root / layout.SINK_KEY).unlink()
     before.pop(layout.SINK_KEY)
     assert tree(built.root) == before
@@ -137,12 +127,16 @@ def test_a_batch_that_is_left_out(built: CheckpointBuilder, tmp_path: Path) -> N
     """
     (built.root / "commits/5").unlink()
     seen, unseen = sink_of(tmp_path / "seen", 5), sink_of(tmp_path / "unseen", 4)
-    e = refused(lambda: rescale(built.storage, "it", 8, skip_uncommitted=True, file_sink=seen))
-    assert (
-        e.kind is ErrorKind.FILE_SINK_MISMATCH
-        and "twice" in str(e)
-        and "Start the query once" in e.hint
+    e = refused(
+        ErrorKind.FILE_SINK_MISMATCH,
+        rescale,
+        built.storage,
+        "it",
+        8,
+        skip_uncommitted=True,
+        file_sink=seen,
     )
+    assert "twice" in str(e) and "Start the query once" in e.hint
     rescale(built.storage, "it", 8, skip_uncommitted=True, file_sink=unseen)
     assert [(unseen / f"_spark_metadata/{n}").read_bytes() for n in (5, 6)] == [b"v1", b"v1"]
 
@@ -159,9 +153,7 @@ def test_a_log_that_cannot_be_written_to(built: CheckpointBuilder, tmp_path: Pat
     out = sink_of(tmp_path / "out", 5)
     (out / "_spark_metadata/6").mkdir()
     before = tree(built.root), tree(out)
-    assert isinstance(
-        refused(lambda: rescale(built.storage, "it", 8, file_sink=out)), MillpondError
-    )
+    refused(ErrorKind.OBJECT_EXISTS, rescale, built.storage, "it", 8, file_sink=out)
     assert (tree(built.root), tree(out)) == before
 
 
@@ -204,8 +196,9 @@ def test_a_forged_journal_deletes_nothing(
     (built.root / layout.RESCALE_JOURNAL_KEY).write_bytes(encode_journal(forged))
     before = tree(built.root)
     call = undo if way == "undo" else rescale
-    e = refused(lambda: call(built.storage, "it", *(() if way == "undo" else (8,))))
-    assert e.kind is ErrorKind.UNSAFE_PATH and "thesis" in str(e)
+    more = () if way == "undo" else (8,)
+    e = refused(ErrorKind.UNSAFE_PATH, call, built.storage, "it", *more)
+    assert "thesis" in str(e)
     assert tree(home) == {"thesis": b"years"} and tree(built.root) == before
 
 
@@ -246,8 +239,7 @@ def test_the_sink_of_a_start_that_is_refused(tmp_path: Path) -> None:
         (ErrorKind.FILE_SINK_MISMATCH, lambda: start(used, batch=7, same_query=True)),
         (ErrorKind.FILE_SINK_MISMATCH, lambda: start(used, batch=4, same_query=True)),
     ):
-        e = refused(call)
-        assert e.kind is kind and e.hint, e
+        refused(kind, call)
     assert not (tmp_path / "old").exists()
 
 
@@ -272,8 +264,8 @@ def test_nobody_knows_and_there_is_none(tmp_path: Path) -> None:
 
 def test_a_fork_that_fails_leaves_no_log(built: CheckpointBuilder, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    e = refused(lambda: savepoint.fork(built.root, out, file_sink=out))
-    assert e.kind is ErrorKind.TARGET_NOT_EMPTY and not [p for p in out.rglob("*") if p.is_file()]
+    refused(ErrorKind.TARGET_NOT_EMPTY, savepoint.fork, built.root, out, file_sink=out)
+    assert not [p for p in out.rglob("*") if p.is_file()]
     report = savepoint.fork(built.root, tmp_path / "new", file_sink=out)
     assert read_sink(open_storage(str(tmp_path / "new"))) == Sink(FILE, str(out), 10), (
         "the sink is recorded before the query says so"
@@ -282,7 +274,8 @@ def test_a_fork_that_fails_leaves_no_log(built: CheckpointBuilder, tmp_path: Pat
     # A command takes over what a killed command left. It refuses what a query has written to since.
     assert savepoint.fork(built.root, tmp_path / "newer", file_sink=out).file_sink == str(out)
     (out / "_spark_metadata/6").write_text('v1\n{"path":"x"}')
-    refused(lambda: savepoint.fork(built.root, tmp_path / "newest", file_sink=out))
+    kind = ErrorKind.FILE_SINK_MISMATCH
+    refused(kind, savepoint.fork, built.root, tmp_path / "newest", file_sink=out)
 
 
 @pytest.mark.parametrize("on", ["disk", "memory"])
@@ -301,12 +294,12 @@ def test_a_log_that_a_killed_fork_left_fits_no_other_batch(
     again = start(root, batch=9)
     assert again.entries is not None and again.entries.files == {}
     for batch in (14, 3):
-        e = refused(lambda of=batch: start(root, batch=of))
-        assert e.kind is ErrorKind.FILE_SINK_MISMATCH and "killed" in str(e)
+        e = refused(ErrorKind.FILE_SINK_MISMATCH, start, root, batch=batch)
+        assert "killed" in str(e)
         assert "delete _spark_metadata" in e.hint and "--keep-query-id" not in e.hint
     out.put_bytes("of=day/part-0", b"rows that no log names yet")
-    e = refused(lambda: start(root, batch=14))
-    assert e.kind is ErrorKind.FILE_SINK_MISMATCH and "delete" not in e.hint
+    e = refused(ErrorKind.FILE_SINK_MISMATCH, start, root, batch=14)
+    assert "delete" not in e.hint
     out.delete(info.key for info in list(out.list("")))
     start(root, batch=14)
 
@@ -339,11 +332,14 @@ def test_a_sink_in_the_new_checkpoint(built: CheckpointBuilder, tmp_path: Path) 
     for sink in ("new", "new/out"):
         for dry_run in (False, True):
             e = refused(
-                lambda at=tmp_path / sink, dry=dry_run: savepoint.fork(
-                    built.root, tmp_path / "new", file_sink=at, dry_run=dry
-                )
+                ErrorKind.TARGET_NOT_EMPTY,
+                savepoint.fork,
+                built.root,
+                tmp_path / "new",
+                file_sink=tmp_path / sink,
+                dry_run=dry_run,
             )
-            assert e.kind is ErrorKind.TARGET_NOT_EMPTY and "file sink" in str(e)
+            assert "file sink" in str(e)
     assert not (tmp_path / "new").exists()
     report = savepoint.fork(built.root, tmp_path / "out/_checkpoint", file_sink=tmp_path / "out")
     assert report.file_sink == str(tmp_path / "out")

@@ -11,7 +11,7 @@ from typing import Any
 
 from millpond.model.key_groups import KeyGroups
 from millpond.query.erasing import whole
-from millpond.query.image import Image, OperatorImage
+from millpond.query.image import OperatorImage
 from millpond.query.row_source import NativeRows
 from millpond.query.whole import checkpoint_image
 from millpond.storage import Storage
@@ -113,7 +113,7 @@ def _skew(storage: Storage, checkpoint: str, batch: int | None) -> SkewReport:
         max_parallelism=groups.max_parallelism,
         key_group_base=groups.base,
         operators=tuple(
-            _operator(image, op, counts[op.operator], groups, partitions) for op in image.operators
+            _operator(op, counts[op.operator], groups, partitions) for op in image.operators
         ),
     )
 
@@ -149,8 +149,8 @@ class _Counts:
 
 
 def _operator(
-    image: Image, op: OperatorImage, counts: _Counts, groups: KeyGroups, partitions: int
-) -> OperatorSkew:  # fmt: skip
+    op: OperatorImage, counts: _Counts, groups: KeyGroups, partitions: int
+) -> OperatorSkew:
     present = sorted({store.partition for store in op.stores})
     spread = len(present) > 1 or partitions == 1
     loads = tuple(

@@ -186,7 +186,7 @@ def _with_key_groups(image: Image, backend: str | None) -> tuple[Image, KeyGroup
         max_parallelism=groups.max_parallelism,
         base=groups.base,
         created_by=f"millpond {__version__}",
-        created_ms=int(time.time() * 1000),
+        created_ms=time.time_ns() // 1_000_000,
         backend=backend,
     )
     return (
