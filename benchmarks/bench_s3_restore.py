@@ -64,6 +64,7 @@ def _store(spec: dict[str, Any], partition: int, run: str) -> dict[str, Any]:
         "hadoop": spec["hadoop"],
         "retain_versions": 2,
         "min_deltas_for_snapshot": 2,
+        "maintenance_interval_ms": 0,
     }
 
 
@@ -138,11 +139,11 @@ def store(spec: dict[str, Any]) -> dict[str, Any]:
             it,
             version=1,
             id=id,
-            parent_id="",
             db_checkpoint=str(directory),
             files=[described | {"entries": 1, "deletions": 0, "level": 6}],
             keys=1,
             column_families=[{"name": "default", "id": 0, "kind": "point", "internal": False}],
+            partitions=plan["partitions"],
             scalable=True,
             unscalable_reason="",
         )

@@ -58,9 +58,7 @@ def main(gate: Path) -> int:
     publish_snapshot = service.AgentService._publish_snapshot
     snapshot = threading.local()
 
-    def held(
-        context: Any, version: Any, staged: str, local_dir: str, begun: Any = None
-    ) -> dict[str, object]:
+    def held(context: Any, version: Any, staged: str, local_dir: str, begun: Any = None) -> str:
         wait(gate, name_of(context), version)
         return publish(context, version, staged, local_dir, begun)
 

@@ -60,7 +60,7 @@ class Provider:
     spark_format: int = 1
     partitions_hint: int | None = 4
     retain_versions: int = 3
-    maintenance_ms: int | None = None
+    maintenance_ms: int = 0  # 0: nobody knows
     options: dict[str, Any] = field(default_factory=dict)
     run_id: str = "run"
     storage: Storage | None = None  # where the agent keeps the files; None: in `checkpoint`
@@ -97,9 +97,8 @@ class Provider:
             "options": self.options,
             "retain_versions": self.retain_versions,
             "min_deltas_for_snapshot": 2,
+            "maintenance_interval_ms": self.maintenance_ms,
         }
-        if self.maintenance_ms is not None:
-            store["maintenance_interval_ms"] = self.maintenance_ms
         if self.hadoop:
             store["hadoop"] = dict(self.hadoop)
         return call(self.service, method, store=store, **request)
@@ -116,6 +115,12 @@ class Provider:
     @property
     def id(self) -> str:
         return self.lineage[-1]
+
+    @property
+    def snapshot_version(self) -> int:
+        """Return the version of the snapshot that the plan begins with; 0: it has none."""
+        db = self.plan["db"]
+        return 0 if db is None else int(db["version"])
 
     @property
     def unscalable(self) -> str:
@@ -175,7 +180,6 @@ class Provider:
                 reader = ChangelogReader(file)
                 self.pending += [record.key.decode() for record in reader]
             assert (reader.header.version, reader.header.id) == (entry["version"], entry["id"])
-        assert plan["version"] == version and plan["id"] == self.lineage[-1]
         assert len(self.lineage) == version - self.lineage_base + 1
         return self.state
 
@@ -225,10 +229,10 @@ class Provider:
         """Commit the next version. The state grows by its id."""
         id = id or new_id()
         version = self.version + 1
-        answer = self.call(
-            "publish_changelog", version=version, id=id, staged=self.stage(version, id)
-        )
-        assert os.path.getsize(answer["path"]) == answer["bytes"]
+        staged = self.stage(version, id)
+        size_bytes = os.path.getsize(staged)
+        answer = self.call("publish_changelog", version=version, id=id, staged=staged)
+        assert os.path.getsize(answer["path"]) == size_bytes
         self.version = version
         self.lineage.append(id)
         self.pending.append(id)
@@ -293,11 +297,11 @@ class Provider:
             "publish_snapshot",
             version=self.version,
             id=self.id,
-            parent_id="",
             db_checkpoint=str(directory),
             files=files,
             keys=self.version,
             column_families=[{"name": "default", "id": 0, "kind": "point", "internal": False}],
+            partitions=self.plan["partitions"],
             scalable=not self.unscalable,
             unscalable_reason=self.unscalable,
         )

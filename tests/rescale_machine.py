@@ -269,6 +269,7 @@ class RescaleMachine(RuleBasedStateMachine):
                 "options": {},
                 "retain_versions": RETAINED,
                 "min_deltas_for_snapshot": 2,
+                "maintenance_interval_ms": 0,
             }
             anchor_id = anchor.id if self.spark_format == 2 else None
             call(

@@ -247,7 +247,10 @@ def test_the_agent_answers_with_the_plan() -> None:
     said = call(
         AgentService(),
         "balance",
-        executors=[{"id": "1", "cores": 1, "budget": 0}, {"id": "2", "cores": 1, "budget": 0}],
+        executors=[
+            {"id": "1", "cores": 1, "budget": 0, "host": "a"},
+            {"id": "2", "cores": 1, "budget": 0, "host": "a"},
+        ],
         units=[
             {
                 "executor": "1",
@@ -268,4 +271,9 @@ def test_the_agent_answers_with_the_plan() -> None:
 
 def test_a_request_that_is_no_request_is_refused() -> None:
     with pytest.raises(CallError):
-        call(AgentService(), "balance", executors=[{"id": "1", "cores": 0, "budget": 0}], units=[])
+        call(
+            AgentService(),
+            "balance",
+            executors=[{"id": "1", "cores": 0, "budget": 0, "host": "a"}],
+            units=[],
+        )

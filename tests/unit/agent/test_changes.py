@@ -125,7 +125,7 @@ def test_a_chosen_snapshot_and_what_was_written_since(
     for snapshot in (versions[1], versions[4], VersionId(2)):
         reader = make(spark_format=spark_format)
         assert reader.open(6, id, snapshot=snapshot) == tuple(v.id for v in versions)
-        assert reader.plan["snapshot_version"] == snapshot.version
+        assert reader.snapshot_version == snapshot.version
     for absent in (VersionId(3), VersionId(6)):
         with pytest.raises(
             CallError, match="has no snapshot on this lineage; there are: 2, 5"

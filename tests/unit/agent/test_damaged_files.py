@@ -44,7 +44,7 @@ def test_a_damaged_snapshot_is_passed_over_for_an_older_one(
             sst.write_bytes(content[:-1])
     reader = make()
     assert reader.open(5) == provider.state
-    assert reader.plan["snapshot_version"] == 2 and len(reader.plan["changelogs"]) == 3
+    assert reader.snapshot_version == 2 and len(reader.plan["changelogs"]) == 3
 
 
 def test_a_manifest_the_shim_excludes_is_not_used(make: MakeProvider) -> None:
@@ -52,7 +52,7 @@ def test_a_manifest_the_shim_excludes_is_not_used(make: MakeProvider) -> None:
     snapshots_at(provider, 2, 4, until=5)
     reader = make()
     assert reader.open(5, excluded=["4.manifest"]) == provider.state
-    assert reader.plan["snapshot_version"] == 2
+    assert reader.snapshot_version == 2
     assert reader.open(5, excluded=["4.manifest", "2.manifest"]) == provider.state
     assert reader.plan["db"] is None
 
@@ -85,7 +85,7 @@ def test_trouble_with_the_local_disk_is_no_damage_of_a_snapshot(
     assert caught.value.kind is kind
     monkeypatch.undo()
     assert reader.open(5) == provider.state
-    assert reader.plan["snapshot_version"] == 4
+    assert reader.snapshot_version == 4
 
 
 def test_verify_checksums_finds_an_altered_sst(make: MakeProvider) -> None:
@@ -101,7 +101,7 @@ def test_verify_checksums_finds_an_altered_sst(make: MakeProvider) -> None:
     sst.write_bytes(content[:-1] + b"!")
     reader = make(options={"restore.verifyChecksums": "true"})
     assert reader.open(5) == provider.state
-    assert reader.plan["snapshot_version"] == 2
+    assert reader.snapshot_version == 2
 
 
 def test_no_way_past_a_damaged_snapshot_names_the_cause(make: MakeProvider) -> None:

@@ -69,7 +69,7 @@ def test_requests(objects: Objects, spark_format: int) -> None:
     # are on the same storage here.
     spark = {"list": 3, "read": 2}
     assert made == {"get_to_file": 5, "read": 2 + spark["read"], "list": spark["list"]}
-    assert reader.plan["snapshot_version"] == 3
+    assert reader.snapshot_version == 3
 
 
 @pytest.mark.parametrize("spark_format", [1, 2])
@@ -215,7 +215,7 @@ def test_what_is_not_there_is_looked_for_in_a_listing(
         writer.replace_stored(name, None)
     reader = objects.provider(spark_format)
     assert opened(reader, writer) == writer.state
-    assert reader.plan["snapshot_version"] == (4 if lost.startswith("changelog") else 2)
+    assert reader.snapshot_version == (4 if lost.startswith("changelog") else 2)
 
 
 @pytest.mark.parametrize("spark_format", [1, 2])
@@ -234,7 +234,7 @@ def test_a_damaged_changelog_is_passed_over_if_a_newer_snapshot_is_listed(
     state = writer.state
     reader = objects.provider(spark_format)
     assert opened(reader, writer) == state
-    assert reader.plan["snapshot_version"] == 0 and not reader.plan["listed"]
+    assert reader.snapshot_version == 0 and not reader.plan["listed"]
     if not asks:
         other, name = (
             next(n for n in writer.stored(".changelog") if n.startswith(v)) for v in ("1", "2")
@@ -242,7 +242,7 @@ def test_a_damaged_changelog_is_passed_over_if_a_newer_snapshot_is_listed(
         writer.replace_stored(name, writer.read_stored(other))
     named = writer.id if spark_format == 2 else None
     assert reader.open(3, named, listed=asks) == state
-    assert reader.plan["snapshot_version"] == 3 and reader.plan["listed"]
+    assert reader.snapshot_version == 3 and reader.plan["listed"]
 
 
 def newest_sst(provider: Provider) -> str:
@@ -346,6 +346,7 @@ def test_no_secret_reaches_a_log_or_an_answer(
             "options": {} if number % 2 else {"storage.deadlineMs": "5000"},
             "retain_versions": 2,
             "min_deltas_for_snapshot": 2,
+            "maintenance_interval_ms": 0,
             "hadoop": hadoop if number < 6 else {"fs.s3a.secret.key": 1, "x": "OPEN-SESAME"},
         }
         answers.append(
@@ -428,7 +429,7 @@ def test_a_storage_that_does_not_answer_holds_up_its_own_query_only(tmp_path: Pa
     fast.call("close")
     answer.set()
     thread.join()
-    assert slow.plan["version"] == 0
+    assert slow.plan["lineage_base"] == 0 and slow.plan["lineage"] == [""]
 
 
 def test_threads_of_ended_queries_do_not_pile_up(tmp_path: Path) -> None:

@@ -254,7 +254,7 @@ def test_a_long_snapshot_and_a_long_restore_are_asked_for_again(
     assert storage.waiting.wait(LONG_S)
     assert asking.again(0) == {"pending": True}
     storage.release.set()
-    assert asking.again()["ok"]["snapshot_version"] == 5
+    assert asking.again()["ok"]["db"]["version"] == 5
 
 
 def test_a_call_that_fails_says_so_when_it_is_asked_again(

@@ -233,6 +233,7 @@ def test_text_crosses_unharmed(jvm: TinyJvm, tmp_path: Path) -> None:
         "options": {},
         "retain_versions": 2,
         "min_deltas_for_snapshot": 2,
+        "maintenance_interval_ms": 0,
     }
     request = json.dumps(
         {"store": store, "version": 0, "generation": 0, "load_empty": False, "excluded": []}

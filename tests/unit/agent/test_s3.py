@@ -98,7 +98,7 @@ def test_a_query_s_life(
             writer.collect(done)
         reader = provider(1)
         assert opened(reader, 8, writer.id) == expected == writer.state
-        assert reader.plan["snapshot_version"] == 6
+        assert reader.snapshot_version == 6
         again = reader.commit()
     assert opened(provider(2), 9, again.id) == (*expected, again.id)
     assert (tmp_path / "ckpt/millpond/storage.json").exists()

@@ -118,7 +118,7 @@ def test_commits_are_restored_by_another_executor(make: MakeProvider, spark_form
         reader = make(spark_format=spark_format)
         state = reader.open(version.version, version.id if spark_format == 2 else None)
         assert state == tuple(v.id for v in versions[: version.version])
-        assert reader.plan["id"] == version.id
+        assert reader.id == version.id
 
 
 def test_file_names_carry_ids_in_format_2_only(make: MakeProvider) -> None:
@@ -171,11 +171,7 @@ def test_load_empty_is_an_empty_store_at_that_version(make: MakeProvider) -> Non
         writer.commit()
     rewriter = make()
     assert rewriter.open(3, load_empty=True) == ()
-    assert (rewriter.plan["lineage_base"], rewriter.plan["lineage"], rewriter.plan["id"]) == (
-        3,
-        [""],
-        "",
-    )
+    assert (rewriter.plan["lineage_base"], rewriter.plan["lineage"]) == (3, [""])
     id = new_id()
     rewriter.call(
         "publish_changelog", version=4, id=id, staged=rewriter.stage(4, id, empty_base=True)
@@ -345,7 +341,8 @@ def test_a_full_device_says_so(make: MakeProvider, monkeypatch: pytest.MonkeyPat
     assert caught.value.kind is ErrorKind.STORAGE_FULL
     monkeypatch.undo()
     assert provider.stored(".changelog") == []
-    assert provider.call("publish_changelog", version=1, id=id, staged=staged)["bytes"] > 0
+    published = provider.call("publish_changelog", version=1, id=id, staged=staged)["path"]
+    assert os.path.getsize(published) > 0
 
 
 def test_without_fsync_nothing_is_synced(

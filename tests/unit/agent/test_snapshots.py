@@ -36,9 +36,7 @@ def test_snapshot_is_incremental_and_shortens_the_chain(make: MakeProvider) -> N
     provider.commit()
     reader = make()
     assert reader.open(5) == provider.state
-    assert reader.plan["snapshot_version"] == 4 and [
-        c["version"] for c in reader.plan["changelogs"]
-    ] == [5]
+    assert reader.snapshot_version == 4 and [c["version"] for c in reader.plan["changelogs"]] == [5]
     assert reader.plan["db"]["manifest"] == "4.manifest" and reader.plan["db"]["keys"] == 4
     assert reader.plan["db"]["column_families"] == [{"name": "default", "id": 0, "kind": "point"}]
     assert reader.plan["restore_bytes"] > first["new_bytes"]
@@ -164,6 +162,7 @@ def test_unscalable_is_kept_in_the_manifest(make: MakeProvider) -> None:
         files=files,
         keys=1,
         column_families=[],
+        partitions=provider.plan["partitions"],
         scalable=False,
         unscalable_reason="why",
     )

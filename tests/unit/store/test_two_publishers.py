@@ -169,9 +169,9 @@ def test_what_a_publisher_left_that_was_killed_is_replaced(
     with pytest.raises(Killed):
         a.publish(*a.rocksdb_checkpoint())
     monkeypatch.undo()
-    assert restored(make_any, a).plan["snapshot_version"] == 1
+    assert restored(make_any, a).snapshot_version == 1
     opened(b, 2, a.id).snapshot()
-    assert restored(make_any, a).plan["snapshot_version"] == 2
+    assert restored(make_any, a).snapshot_version == 2
 
 
 def test_nobody_takes_back_the_manifest_of_another_one(
@@ -190,7 +190,7 @@ def test_nobody_takes_back_the_manifest_of_another_one(
     with pytest.raises(CallError, match="were collected before"):
         a.publish(*a.rocksdb_checkpoint())
     monkeypatch.undo()
-    assert restored(make_any, a).plan["snapshot_version"] == 2
+    assert restored(make_any, a).snapshot_version == 2
 
 
 def test_an_answer_that_was_lost_costs_no_second_upload(
@@ -303,7 +303,7 @@ def test_a_snapshot_that_the_store_found_damaged_is_replaced(
         content = a.read_stored(newest.key)
         a.replace_stored(newest.key, content[:-1] + b"?")
         opened(b, 3, a.id)
-    assert b.plan["snapshot_version"] == 1
+    assert b.snapshot_version == 1
     b.snapshot()
     assert b.read_stored(name) != damaged
-    assert restored(make_any, b).plan["snapshot_version"] == 3
+    assert restored(make_any, b).snapshot_version == 3

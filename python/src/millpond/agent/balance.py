@@ -85,7 +85,7 @@ def executors_of(fields: JsonFields) -> list[Executor]:
             id=e.string("id"),
             cores=e.integer("cores", 1),
             budget_bytes=e.integer("budget"),
-            host=e.string("host") if e.has("host") else "",
+            host=e.string("host"),
         )
         for e in fields.children("executors")
     ]

@@ -70,13 +70,13 @@ def publish_changelog(
     staged: str,
     local_dir: str,
     begun: GrowingPut | None = None,
-) -> dict[str, object]:
+) -> str:
     """Make the staged file durable under its final name. Idempotent: if the staged file is gone, a
     look at the storage settles whether it was published.
 
     Args:
         begun: the put of this file that began while it grew.
-    Returns: `path`, where the file can be read locally from now on, and its `bytes`.
+    Returns: the path where the file can be read locally from now on.
     Raises:
         UnavailableError: STORAGE_*; the staged file is gone, and the version was not published.
         ConflictError: VERSION_COMMITTED.
@@ -94,7 +94,6 @@ def publish_changelog(
         except FileNotFoundError:
             return _settle(context, version, key, final)
         try:
-            size_bytes = os.fstat(descriptor).st_size
             if context.fsync:
                 os.fdatasync(descriptor)
         finally:
@@ -106,11 +105,13 @@ def publish_changelog(
             sync_directory(directory)
     except OSError as e:
         raise translate(e, f"publishing {key}") from e
-    return {"path": final, "bytes": size_bytes}
+    return final
 
 
-def _settle(context: StoreContext, version: VersionId, key: str, final: str) -> dict[str, object]:
-    """Answer for a staged file that is gone: an earlier call published it, or nobody ever did."""
+def _settle(context: StoreContext, version: VersionId, key: str, final: str) -> str:
+    """Return the path of a staged file that is gone: an earlier call published it, or nobody ever
+    did.
+    """
     try:
         header = read_changelog_header(context.storage, key)
     except (NotFoundError, FormatError) as e:
@@ -132,7 +133,7 @@ def _settle(context: StoreContext, version: VersionId, key: str, final: str) -> 
     if context.fsync:
         # The earlier call may have died between its rename and its fsync.
         sync_directory(os.path.dirname(final))
-    return {"path": final, "bytes": os.path.getsize(final)}
+    return final
 
 
 def _check_not_committed(context: StoreContext, version: VersionId) -> None:
@@ -155,7 +156,7 @@ def _check_not_committed(context: StoreContext, version: VersionId) -> None:
 
 def _put(
     context: StoreContext, version: VersionId, key: str, staged: str, begun: GrowingPut | None
-) -> dict[str, object]:
+) -> str:
     """Upload to a storage without local paths. The staged file stays as the local copy."""
     if begun is None or not begun.finish():
         storage, shared = context.storage, context.spark_format == 1
@@ -164,4 +165,4 @@ def _put(
         except ConflictError:
             _check_not_committed(context, version)
             storage.put_file(key, staged)
-    return {"path": staged, "bytes": os.path.getsize(staged)}
+    return staged

@@ -380,11 +380,7 @@ class Contexts:
                 partitions_hint=fields.integer("partitions_hint", 1) if hinted else None,
                 options=resolved,
                 retain_versions=fields.integer("retain_versions", 1),
-                maintenance_ms=(
-                    fields.integer("maintenance_interval_ms", 0)
-                    if fields.has("maintenance_interval_ms")
-                    else 0
-                ),
+                maintenance_ms=fields.integer("maintenance_interval_ms"),
                 described=described,
                 hadoop=hadoop,
                 directory=directory,

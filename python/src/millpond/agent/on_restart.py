@@ -40,7 +40,7 @@ def rescale_on_restart(
     resolved = resolve(options)
     requested = resolved["maxParallelism"]
     settings = storage_settings(resolved, handed_over(request.get("hadoop")))
-    sink = fields.string("file_sink") if fields.has("file_sink") else None
+    sink = fields.string("file_sink")
     most = requested if isinstance(requested, int) else None
     refuse_unfinished(open_storage(root, settings), root)
     with reached_by(Given(settings, {})):
@@ -52,7 +52,7 @@ def _rescale(
     root: str,
     partitions: int,
     max_parallelism: int | None,
-    file_sink: str | None,
+    file_sink: str,
 ) -> dict[str, Any]:
     # Start-up time: the agents of executors never need these.
     from millpond.operations.rescale import rescale, undo

@@ -288,7 +288,6 @@ def _answer(
     if plan.manifest is not None:
         restore_bytes += plan.manifest.total_bytes
     return {
-        "operator_name": setting.operator_name,
         "partitions": setting.partitions,
         "max_parallelism": setting.key_groups.max_parallelism,
         "base": setting.key_groups.base,
@@ -296,12 +295,9 @@ def _answer(
         "partition_key": _rule(context, plan, setting).to_json(),
         "misplaced": _misplaced(plan),
         "staging_dir": context.staging_dir(local_dir),
-        "version": plan.target.version,
-        "id": plan.target.id,
         "db": db,
         "changelogs": changelogs,
         "listed": files.is_listed,
-        "snapshot_version": plan.base.version if plan.manifest is not None else 0,
         "lineage_base": plan.base.version,
         "lineage": list(plan.lineage),
         "restore_bytes": restore_bytes,

@@ -264,24 +264,22 @@ class AgentService:
         staged = fields.string("staged")
         with context.commit_lock:
             context.record_operator(version.version)
-            return changelogs.publish_changelog(
+            path = changelogs.publish_changelog(
                 context, version, staged, _local_dir(request), self._growing.take(staged)
             )
+        return {"path": path}
 
     def _publish_snapshot(self, request: dict[str, Any]) -> dict[str, Any]:
         context, fields = self._context(request), JsonFields(request, request_error)
         context.checkpoint.claim()
         local_dir, db_checkpoint = _local_dir(request), fields.string("db_checkpoint")
         version = _version(fields)
-        setting = query_setting(context, version.version)
-        groups, store = setting.key_groups, context.store
+        groups, store = query_setting(context, version.version).key_groups, context.store
         stored = read_format(context)
         if stored is not None and version.version <= stored.erased_version(store.operator):
             raise upload.erased(store, version.version)
         # The number with which the store was opened: a rescale may have changed the query since.
-        partitions = (
-            fields.integer("partitions", 1) if fields.has("partitions") else setting.partitions
-        )
+        partitions = fields.integer("partitions", 1)
         groups.check_partitions(partitions)
         snapshot = upload.SnapshotRequest(
             version=version,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -321,9 +322,9 @@ def left_behind(built: CheckpointBuilder, how: str) -> int:
     return 4
 
 
-def opened(built: CheckpointBuilder, version: int, partitions: int) -> list[dict[str, object]]:
+def opened(built: CheckpointBuilder, version: int, partitions: int) -> list[dict[str, Any]]:
     """Return what the agent answers for each store at a version."""
-    service, answers = AgentService(), []
+    service, answers = AgentService(), list[dict[str, Any]]()
     for partition in range(partitions):
         local = built.root.parent / f"local-{version}-{partition}"
         local.mkdir(exist_ok=True)
@@ -339,6 +340,7 @@ def opened(built: CheckpointBuilder, version: int, partitions: int) -> list[dict
             "options": {},
             "retain_versions": 2,
             "min_deltas_for_snapshot": 2,
+            "maintenance_interval_ms": 0,
         }
         answers.append(
             call(
@@ -354,6 +356,11 @@ def opened(built: CheckpointBuilder, version: int, partitions: int) -> list[dict
     return answers
 
 
+def newest(answer: dict[str, Any]) -> int:
+    """Return the version that a restore plan leads to."""
+    return int(answer["lineage_base"]) + len(answer["lineage"]) - 1
+
+
 @pytest.mark.parametrize("how", ["killed half-way", "gone back"])
 @pytest.mark.parametrize("partitions", [2, 8])
 def test_stale_files_of_the_next_version_are_no_part_of_it(
@@ -366,7 +373,7 @@ def test_stale_files_of_the_next_version_are_no_part_of_it(
     report = rescale(built.storage, "it", partitions, skip_uncommitted=True)
     for answer in opened(built, report.batch + 1, partitions):
         assert answer["partitions"] == partitions
-        assert answer["snapshot_version"] == report.batch + 1, (
+        assert answer["db"]["version"] == report.batch + 1, (
             "the agent restores from the manifest that the rescale wrote"
         )
     # The batch that was left out has no state of its own.
@@ -389,9 +396,9 @@ def test_a_rescale_over_stale_files_can_be_undone_at_every_step(
                 continue  # the rescale had switched over
             assert read_spark_metadata(copy.storage).partitions == 4
             for answer in opened(copy, committed, 4):
-                assert answer["partitions"] == 4 and answer["version"] == committed
+                assert answer["partitions"] == 4 and newest(answer) == committed
             copy.changelogs(copy.stores()[0], committed + 1)  # the query makes the batch again
-            assert opened(copy, committed + 1, 1)[0]["version"] == committed + 1
+            assert newest(opened(copy, committed + 1, 1)[0]) == committed + 1
         else:
             assert steps > 15
             break

@@ -255,6 +255,7 @@ def on_start(built: CheckpointBuilder, partitions: int, **options: object) -> di
         run_id="r",
         partitions=partitions,
         options=options,
+        file_sink="none",
     )
 
 

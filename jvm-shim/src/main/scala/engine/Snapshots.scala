@@ -115,10 +115,6 @@ private[millpond] final class Snapshots(store: StoreView, spilledVersion: () => 
           .put("partitions", p.layout.partitions).put("scalable", p.layout.scalable)
           .put("unscalable_reason", p.layout.unscalableReason)
         p.keys.describe(r)
-        p.parent.foreach { case (version, id) =>
-          r.put("parent_id", id)
-            .put("parent_version", version)
-        }
         r.set[JsonNode]("files", p.files)
         r.set[JsonNode]("column_families", p.families.get("column_families"))
         ()
@@ -212,7 +208,7 @@ private[millpond] final class Snapshots(store: StoreView, spilledVersion: () => 
       (now, store.layout)
     }
     val at = now.flushed
-    Prepared(at.version, now.idOf(at.version), now.snapshot, at.keys, generation, dir,
+    Prepared(at.version, now.idOf(at.version), at.keys, generation, dir,
       orStale(tier.disk.snapshotTo(dir)), families, layout, composed)
   }
 
@@ -233,9 +229,9 @@ private[millpond] final class Snapshots(store: StoreView, spilledVersion: () => 
 private[millpond] object Snapshots {
   /** A prepared snapshot: files that nobody changes.
     * @param composed rows may lie in them that other partitions own */
-  private final case class Prepared(version: Long, id: String, parent: Option[(Long, String)],
-      keys: KeyCount, generation: Int, dir: File, files: ArrayNode, families: ObjectNode,
-      layout: StoreLayout, composed: Boolean) {
+  private final case class Prepared(version: Long, id: String, keys: KeyCount,
+      generation: Int, dir: File, files: ArrayNode, families: ObjectNode, layout: StoreLayout,
+      composed: Boolean) {
     val takenMs: Long = System.currentTimeMillis
     def drop(): Unit = LocalDirs.delete(dir)
   }
