@@ -88,7 +88,7 @@ def run_query(plan: Plan, checkpoint: Path, work: Path, rows: int, last: int) ->
 
 def to_s3(checkpoint: Path, endpoint: str) -> None:
     """Move the state to the server. Spark's logs stay, as with the option storage.uri."""
-    from millpond.format import layout
+    from millpond.format import layout, spark_names
     from millpond.storage import LocalStorage, open_storage
     from millpond.storage.place import place_record
 
@@ -100,7 +100,7 @@ def to_s3(checkpoint: Path, endpoint: str) -> None:
     }
     local, remote = LocalStorage(str(checkpoint), fsync=False), open_storage(_PLACE)
     for info in list(local.list("")):
-        if not layout.is_sparks(info.key):
+        if not spark_names.is_sparks(info.key):
             path = local.local_path(info.key)
             assert path is not None
             remote.put_file(info.key, path)

@@ -20,7 +20,7 @@ from integration.harness import Cursor, Harness, ProviderError, Row, Store
 from integration.jvm import MILLPOND, ROCKSDB
 from integration.provider_machine import PARTITIONS, ProviderMachine, in_partition
 from integration.store_model import Node, canon, write_spark_metadata
-from millpond.format.layout import ManifestFile, parse_key
+from millpond.format.layout import ManifestFile, file_of
 
 Families = dict[
     str, dict[str, tuple[Row, list[Row]]]
@@ -369,9 +369,9 @@ class FamiliesLife(ProviderMachine):
         folder = self.root / "0" / "2"
         lineage = self.model.lineage(node)
         for path in folder.glob("*.manifest"):
-            parsed = parse_key(str(path.relative_to(self.checkpoint)))
-            assert parsed is not None and isinstance(parsed.file, ManifestFile)
-            snapshot = parsed.file.version
+            file = file_of(str(path.relative_to(self.checkpoint)))
+            assert isinstance(file, ManifestFile)
+            snapshot = file.version
             ours = (snapshot.version, snapshot.id or None) in lineage
             if snapshot.version > node[0] or (self.variant.checkpoint_format == 2 and not ours):
                 continue

@@ -28,7 +28,7 @@ from integration.processes import wait_until
 from integration.store_model import as_state, write_spark_metadata
 from integration.streams import Input
 from millpond.errors import ErrorKind, MillpondError, UnavailableError
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.format.roots import parse_root
 from millpond.operations.take_over import take_over
 from millpond.storage import LocalStorage, Storage, hadoop_jvm, is_there, open_storage
@@ -170,7 +170,7 @@ def test_without_its_key_file_a_file_system_says_nothing_of_a_file(
             call("a")
         assert caught.value.kind is ErrorKind.STORAGE_DENIED and "key file" in caught.value.hint
     copy, there = LocalStorage(str(tmp_path / "copy")), LocalStorage(str(state))
-    copy.put_bytes(layout.QUERY_METADATA_KEY, b"{}")
+    copy.put_bytes(spark_names.QUERY_METADATA_KEY, b"{}")
     copy.put_bytes(layout.STORAGE_KEY, place_record(str(state)))
     there.put_bytes(layout.OWNER_KEY, owner_record(owner))
     with pytest.raises(MillpondError, match=r"cannot be looked at") as caught:

@@ -21,7 +21,7 @@ from integration.streams import Input, Run, finish, start
 from millpond import savepoint
 from millpond.cli.main import main
 from millpond.errors import ErrorKind, InvalidInputError, UnsupportedError
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.storage import LocalStorage, open_storage
 from millpond.storage.place import place_record
 from tests.s3_server import s3_server
@@ -174,7 +174,7 @@ def test_each_key_is_found_on_s3(
             uri = f"s3://{server.bucket()}/states/q"
             local, remote = LocalStorage(str(place), fsync=False), open_storage(uri)
             for info in list(local.list("")):
-                if not layout.is_sparks(info.key):
+                if not spark_names.is_sparks(info.key):
                     remote.put_bytes(info.key, local.read(info.key))
                     local.delete([info.key])
             local.put_bytes(layout.STORAGE_KEY, place_record(uri))

@@ -18,7 +18,7 @@ from typing import Any
 
 from millpond.agent.service import AgentService
 from millpond.errors import ErrorKind
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.format.changelog import ChangelogHeader, ChangelogReader, ChangelogWriter
 from millpond.model.ids import StoreId, VersionId, new_id
 from millpond.model.json_fields import ColumnFamily, KeyGroupsInfo
@@ -360,9 +360,9 @@ class Driver:
     def __post_init__(self) -> None:
         if self.storage is None:
             self.storage = LocalStorage(str(self.checkpoint), fsync=False)
-            (self.checkpoint / layout.COMMITS_DIR).mkdir(parents=True, exist_ok=True)
+            (self.checkpoint / spark_names.COMMITS_DIR).mkdir(parents=True, exist_ok=True)
         query = b'{"id":"8a3b7c9e-0000-4000-8000-000000000001"}'
-        self.storage.put_bytes(layout.QUERY_METADATA_KEY, query)
+        self.storage.put_bytes(spark_names.QUERY_METADATA_KEY, query)
 
     def record(self, version: VersionId) -> None:
         """Record that the batch that made `version`, in partition 0, is committed."""
@@ -371,7 +371,7 @@ class Driver:
             ids = {"nextBatchWatermarkMs": 0, "stateUniqueIds": {"0": [[version.id]]}}
             text = f"v2\n{json.dumps(ids)}"
         assert self.storage is not None
-        self.storage.put_bytes(layout.commits_key(version.version - 1), text.encode())
+        self.storage.put_bytes(spark_names.commits_key(version.version - 1), text.encode())
 
     def go_back(self, version: int) -> None:
         """Forget the batches that made versions above `version`.
@@ -379,7 +379,7 @@ class Driver:
         The troubleshooting guide calls this going back.
         """
         assert self.storage is not None
-        keys = [info.key for info in self.storage.list(f"{layout.COMMITS_DIR}/")]
+        keys = [info.key for info in self.storage.list(f"{spark_names.COMMITS_DIR}/")]
         self.storage.delete(key for key in keys if int(key.rpartition("/")[2]) >= version)
 
 

@@ -17,7 +17,7 @@ from typing import Any
 # A test may import it. It writes what otherwise only the shim writes.
 import rocksdict
 
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.format.changelog import ChangelogHeader, Op, Record
 from millpond.format.format_file import CheckpointFormat, encode_format
 from millpond.format.manifest import Manifest, ParentSnapshot, SstRef, encode_manifest
@@ -115,7 +115,7 @@ class CheckpointBuilder:
 
     def spark_logs(self, batches: int) -> None:
         put = self.storage.put_bytes
-        put(layout.QUERY_METADATA_KEY, b'{"id":"8a3b7c9e-0000-4000-8000-000000000001"}')
+        put(spark_names.QUERY_METADATA_KEY, b'{"id":"8a3b7c9e-0000-4000-8000-000000000001"}')
         conf = {
             "spark.sql.streaming.stateStore.providerClass": self.provider,
             "spark.sql.shuffle.partitions": str(self.partitions),
@@ -124,13 +124,13 @@ class CheckpointBuilder:
             {"batchWatermarkMs": 0, "batchTimestampMs": 1_700_000_000_000, "conf": conf}
         )
         for batch in range(batches):
-            put(layout.offsets_key(batch), f'v1\n{offsets}\n{{"offset":{batch}}}'.encode())
+            put(spark_names.offsets_key(batch), f'v1\n{offsets}\n{{"offset":{batch}}}'.encode())
             if self.spark_format == 1:
                 commit = 'v1\n{"nextBatchWatermarkMs":0}'
             else:
                 ids = {"0": [[version_id(store, batch + 1)] for store in self.stores()]}
                 commit = "v2\n" + json.dumps({"nextBatchWatermarkMs": 0, "stateUniqueIds": ids})
-            put(layout.commits_key(batch), commit.encode())
+            put(spark_names.commits_key(batch), commit.encode())
         if self.spark_format == 1:
             put(layout.operator_record_key(0), b"")
         operator = {
@@ -139,7 +139,7 @@ class CheckpointBuilder:
                 {"storeName": "default", "numColsPrefixKey": 0, "numPartitions": self.partitions}
             ],
         }
-        put(layout.operator_metadata_v1_key(0), f"v1\n{json.dumps(operator)}".encode())
+        put(spark_names.operator_metadata_v1_key(0), f"v1\n{json.dumps(operator)}".encode())
         put("state/0/0/_metadata/schema", self.schema())
         put(layout.SINK_KEY, b'{"sink":"NoopTable"}')
         put(

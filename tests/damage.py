@@ -25,7 +25,7 @@ from typing import Any
 
 from millpond import savepoint
 from millpond.errors import ErrorKind, MillpondError, UnsupportedError
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.format.manifest import decode_manifest, encode_manifest
 from millpond.model.ids import StoreId
 from millpond.operations.inspect import overview, verify
@@ -65,13 +65,13 @@ def with_sums(root: Path) -> None:
     """Write the checksum files that Hadoop keeps beside Spark's files on a local disk."""
     for path in [path for path in root.rglob("*") if path.is_file()]:
         key = path.relative_to(root).as_posix()
-        if layout.is_sparks(key):
+        if spark_names.is_sparks(key):
             data = path.read_bytes()
             sums = (
                 zlib.crc32(data[at : at + 512]).to_bytes(4, "big")
                 for at in range(0, len(data), 512)
             )
-            (root / layout.crc_key(key)).write_bytes(b"crc\0\0\0\2\0" + b"".join(sums))
+            (root / spark_names.crc_key(key)).write_bytes(b"crc\0\0\0\2\0" + b"".join(sums))
 
 
 @dataclass(frozen=True, slots=True)

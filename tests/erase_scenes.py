@@ -24,7 +24,7 @@ from tests.row_checkpoints import HashedBuilder
 
 def unheld(built: CheckpointBuilder) -> dict[str, bytes]:
     """Return all files but the heartbeats of commands."""
-    prefix = layout.RUNNING_PREFIX + layout.COMMAND_PREFIX
+    prefix = layout.RUNNING_COMMANDS_PREFIX
     return {k: v for k, v in tree(built.root).items() if not k.startswith(prefix)}
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from millpond.format import layout
+from millpond.format import spark_names
 from millpond.model.ids import StoreId
 from millpond.rows.encode import encode_rows
 from millpond.spark.types import Atom, Field, Struct
@@ -61,6 +61,6 @@ class JoinBuilder(HashedBuilder):
             "stateStoreInfo": described,
         }
         put = self.storage.put_bytes
-        put(layout.operator_metadata_v1_key(0), f"v1\n{json.dumps(operator)}".encode())
+        put(spark_names.operator_metadata_v1_key(0), f"v1\n{json.dumps(operator)}".encode())
         for name, key, value in ((ROWS, _NUMBERED, _ROW), (COUNTS, _KEY, _COUNT)):
-            put(layout.state_schema_key(StoreId(0, 0, name)), schema_file(key, value))
+            put(spark_names.state_schema_key(StoreId(0, 0, name)), schema_file(key, value))

@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from millpond.agent.service import AgentService
 from millpond.errors import MillpondError
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.format.changelog import ChangelogHeader, Op, Record
 from millpond.format.format_file import CheckpointFormat, decode_format, encode_format
 from millpond.format.manifest import Manifest, encode_manifest
@@ -82,7 +82,7 @@ class RescaleMachine(RuleBasedStateMachine):
         self.ids: dict[int, list[str]] = {}  # version -> id per partition
         self.batch = -1
         self.storage.put_bytes(
-            layout.QUERY_METADATA_KEY, b'{"id":"8a3b7c9e-0000-4000-8000-000000000001"}'
+            spark_names.QUERY_METADATA_KEY, b'{"id":"8a3b7c9e-0000-4000-8000-000000000001"}'
         )
         groups = CheckpointFormat(
             max_parallelism=BORN_WITH.max_parallelism,
@@ -102,7 +102,7 @@ class RescaleMachine(RuleBasedStateMachine):
             "stateStoreInfo": [store],
             "operatorPropertiesJson": "",
         }
-        key = f"{layout.operator_metadata_v2_prefix(0)}0"
+        key = f"{spark_names.operator_metadata_v2_prefix(0)}0"
         self.storage.put_bytes(key, f"v2\n{json.dumps(operator)}".encode())
         self.storage.put_bytes(SCHEMA_KEY, schema_file())
         self.run_batch({1: b"first"}, set())
@@ -197,13 +197,14 @@ class RescaleMachine(RuleBasedStateMachine):
         }
         offsets = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 1, "conf": conf})
         self.storage.put_bytes(
-            layout.offsets_key(self.batch), f'v1\n{offsets}\n{{"offset":{self.batch}}}'.encode()
+            spark_names.offsets_key(self.batch),
+            f'v1\n{offsets}\n{{"offset":{self.batch}}}'.encode(),
         )
         commit = 'v1\n{"nextBatchWatermarkMs":0}'
         if self.spark_format == 2:
             ids = {"0": [[text] for text in self.ids[self.batch + 1]]}
             commit = "v2\n" + json.dumps({"nextBatchWatermarkMs": 0, "stateUniqueIds": ids})
-        self.storage.put_bytes(layout.commits_key(self.batch), commit.encode())
+        self.storage.put_bytes(spark_names.commits_key(self.batch), commit.encode())
 
     @rule(partition=st.integers(0, 23))
     def snapshot(self, partition: int) -> None:
@@ -285,7 +286,7 @@ class RescaleMachine(RuleBasedStateMachine):
         }
         # Spark's logs keep the same number of batches.
         for batch in range(self.batch - RETAINED):
-            for key in (layout.offsets_key(batch), layout.commits_key(batch)):
+            for key in (spark_names.offsets_key(batch), spark_names.commits_key(batch)):
                 (self.root / key).unlink(missing_ok=True)
 
     # ---- rescales
@@ -302,7 +303,7 @@ class RescaleMachine(RuleBasedStateMachine):
         found = [
             v for v in (*listing.manifests, *listing.changelogs) if v.version == self.batch + 1
         ]
-        commit = self.storage.read(layout.commits_key(self.batch)).decode()
+        commit = self.storage.read(spark_names.commits_key(self.batch)).decode()
         if self.spark_format == 2:
             text: str = json.loads(commit.split("\n")[1])["stateUniqueIds"]["0"][partition][0]
             assert VersionId(self.batch + 1, text) in found
@@ -332,7 +333,7 @@ class RescaleMachine(RuleBasedStateMachine):
             report = rescale(self.storage, "it", partitions)
         except Killed:
             self.storage.left = -1
-            offsets = self.storage.read(layout.offsets_key(self.batch)).decode()
+            offsets = self.storage.read(spark_names.offsets_key(self.batch)).decode()
             assert f'"{self.partitions}"' in offsets  # the rescale left the last batch alone
             if finish:
                 if self.switched():
@@ -347,14 +348,14 @@ class RescaleMachine(RuleBasedStateMachine):
                 if switched:
                     self.rescaled(partitions, self.batch + 1)
                 else:
-                    assert not self.exists(layout.offsets_key(self.batch + 1))
+                    assert not self.exists(spark_names.offsets_key(self.batch + 1))
             assert not self.exists(layout.RESCALE_JOURNAL_KEY)
         else:
             self.storage.left = -1
             self.rescaled(partitions, report.batch)
 
     def switched(self) -> bool:
-        return self.exists(layout.commits_key(self.batch + 1))
+        return self.exists(spark_names.commits_key(self.batch + 1))
 
     def exists(self, key: str) -> bool:
         return (self.root / key).exists()

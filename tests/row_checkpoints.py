@@ -8,7 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from millpond.format import layout
+from millpond.format import spark_names
 from millpond.model.ids import StoreId
 from millpond.model.key_groups import KeyGroups
 from millpond.rows.arrow_types import struct_type
@@ -98,15 +98,15 @@ class HashedBuilder(RowsBuilder):
     def spark_logs(self, batches: int) -> None:
         super().spark_logs(batches)
         for batch in range(batches):
-            text = self.storage.read(layout.offsets_key(batch))
+            text = self.storage.read(spark_names.offsets_key(batch))
             told = text.replace(b"1700000000000", str(begun_ms(batch)).encode())
-            self.storage.put_bytes(layout.offsets_key(batch), told)
+            self.storage.put_bytes(spark_names.offsets_key(batch), told)
 
     def hide(self, first: int, last: int) -> dict[int, dict[str, bytes]]:
         """Take the entries of batches out of Spark's logs. Return them: `show` commits one."""
         hidden = {}
         for batch in range(first, last + 1):
-            keys = (layout.offsets_key(batch), layout.commits_key(batch))
+            keys = (spark_names.offsets_key(batch), spark_names.commits_key(batch))
             hidden[batch] = {key: self.storage.read(key) for key in keys}
             self.storage.delete(keys)
         return hidden

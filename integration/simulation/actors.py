@@ -30,7 +30,7 @@ from integration.simulation.tasks import (
 )
 from millpond import savepoint
 from millpond.errors import ErrorKind, MillpondError
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.operations.rescale import rescale
 from millpond.store.sst_cache import cache_directory
 from millpond.testing.faults import Fault, FaultyStorage, Operation
@@ -53,7 +53,7 @@ class Actors(Query):
             return
         target = known[-min(step["by"], len(known))]
         self.restart(lives_on=0.7)
-        logs = [layout.offsets_key, layout.commits_key]
+        logs = [spark_names.offsets_key, spark_names.commits_key]
         top = max([self.newest, *self.contents]) + 1
         self.world.storage.delete([key(b) for key in logs for b in range(target, top + 1)])
         self.newest = target

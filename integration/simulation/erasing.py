@@ -406,7 +406,7 @@ class Erasing(Actors):
             raise Wrong("an erasure counts too few entries", (place.entries, rows))
 
     def _check_bytes(self, storage: Storage, text: str, newest: int | None = None) -> None:
-        for info in storage.list(f"{layout.STATE_DIR}/"):
+        for info in storage.list(layout.STATE_PREFIX):
             parsed = layout.parse_key(info.key)
             if parsed is None or isinstance(parsed.file, layout.StagingFile):
                 continue

@@ -10,7 +10,7 @@ from typing import Any
 from integration.harness import Schema
 from integration.jvm import MILLPOND
 from integration.simulation.families import Kind, Shape
-from millpond.format import layout
+from millpond.format import spark_names
 from millpond.storage import Storage
 
 _SCHEMA_KEY = "state/0/_stateSchema/default/0_11111111-1111-1111-1111-111111111111"
@@ -25,7 +25,9 @@ _TYPES = {
 
 def write_metadata(storage: Storage, root: str, shape: Shape, partitions: int) -> None:
     """Write the files that exist before the first batch."""
-    storage.put_bytes(layout.QUERY_METADATA_KEY, b'{"id":"8a3b7c9e-0000-4000-8000-000000000001"}')
+    storage.put_bytes(
+        spark_names.QUERY_METADATA_KEY, b'{"id":"8a3b7c9e-0000-4000-8000-000000000001"}'
+    )
     store: dict[str, Any] = {
         "storeName": "default",
         "numColsPrefixKey": 0,
@@ -36,7 +38,9 @@ def write_metadata(storage: Storage, root: str, shape: Shape, partitions: int) -
         "stateStoreInfo": [store],
     }
     if not shape.has_families:
-        storage.put_bytes(layout.operator_metadata_v1_key(0), f"v1\n{json.dumps(body)}".encode())
+        storage.put_bytes(
+            spark_names.operator_metadata_v1_key(0), f"v1\n{json.dumps(body)}".encode()
+        )
         data = (
             _text("v2")
             + _chunked(_columns(shape.schema.key))
@@ -48,7 +52,7 @@ def write_metadata(storage: Storage, root: str, shape: Shape, partitions: int) -
     body["operatorPropertiesJson"] = json.dumps({"stateVariables": variables})
     store["stateSchemaFilePaths"] = [f"{root}/{_SCHEMA_KEY}"]
     storage.put_bytes(
-        f"{layout.operator_metadata_v2_prefix(0)}0", f"v2\n{json.dumps(body)}".encode()
+        f"{spark_names.operator_metadata_v2_prefix(0)}0", f"v2\n{json.dumps(body)}".encode()
     )
     families = b"".join(_family(kind) for kind in shape.kinds.values())
     storage.put_bytes(_SCHEMA_KEY, _text("v3") + struct.pack(">i", len(shape.kinds)) + families)
@@ -61,7 +65,9 @@ def write_offsets(storage: Storage, batch: int, partitions: int) -> None:
         "spark.sql.shuffle.partitions": str(partitions),
     }
     offsets = json.dumps({"batchWatermarkMs": 0, "batchTimestampMs": 1, "conf": conf})
-    storage.put_bytes(layout.offsets_key(batch), f'v1\n{offsets}\n{{"offset":{batch}}}'.encode())
+    storage.put_bytes(
+        spark_names.offsets_key(batch), f'v1\n{offsets}\n{{"offset":{batch}}}'.encode()
+    )
 
 
 def write_commit(
@@ -73,12 +79,12 @@ def write_commit(
         commit = "v2\n" + json.dumps(
             {"nextBatchWatermarkMs": 0, "stateUniqueIds": {"0": [[text] for text in ids]}}
         )
-    storage.put_bytes(layout.commits_key(batch), commit.encode())
+    storage.put_bytes(spark_names.commits_key(batch), commit.encode())
 
 
 def purge_logs(storage: Storage, first: int) -> None:
     """Remove the batches before `first` from both logs, as Spark does when a batch begins."""
-    for prefix in (layout.COMMITS_DIR, layout.OFFSETS_DIR):
+    for prefix in (spark_names.COMMITS_DIR, spark_names.OFFSETS_DIR):
         names = [info.key for info in storage.list(f"{prefix}/")]
         numbers = [(key, key.rpartition("/")[2]) for key in names]
         storage.delete([key for key, name in numbers if name.isdigit() and int(name) < first])
@@ -86,7 +92,7 @@ def purge_logs(storage: Storage, first: int) -> None:
 
 def read_ids(storage: Storage, batch: int) -> tuple[str, ...]:
     """Return the ids in the commit of a batch, by partition."""
-    commit = storage.read(layout.commits_key(batch)).decode()
+    commit = storage.read(spark_names.commits_key(batch)).decode()
     return tuple(one[0] for one in json.loads(commit.split("\n")[1])["stateUniqueIds"]["0"])
 
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from millpond.errors import ErrorKind, FormatError, InvalidInputError, UnsupportedError
-from millpond.format import layout, roots
+from millpond.format import layout, roots, spark_names, table_names
 from millpond.format.layout import (
     ChangelogFile,
     ManifestFile,
@@ -52,19 +52,19 @@ SHORT = "596f24a2108188250883f762ca594b54bb078f4cd7cb2556659775e889f365a5"
 )
 def test_a_table_has_the_name_of_its_column_family(family: str, name: str) -> None:
     """Savepoints have these names: they stay. File systems take names of 255 bytes."""
-    key = layout.table_key(StoreId(1, 2, "s"), family)
+    key = table_names.table_key(StoreId(1, 2, "s"), family)
     assert key == f"tables/1/s/{name}/2.parquet"
-    assert len(name) <= 255 and layout.is_table_key(key, StoreId(1, 2, "s"), family)
-    assert not layout.is_table_key(key, StoreId(1, 3, "s"), family)
+    assert len(name) <= 255 and table_names.is_table_key(key, StoreId(1, 2, "s"), family)
+    assert not table_names.is_table_key(key, StoreId(1, 3, "s"), family)
 
 
 @given(st.text(st.characters(codec="utf-8"), min_size=1, max_size=300))
 def test_every_name_of_a_column_family_fits_and_is_its_own(family: str) -> None:
-    key = layout.table_key(StoreId(0, 0), family)
+    key = table_names.table_key(StoreId(0, 0), family)
     assert all(len(part) <= 255 for part in key.split("/"))
     (name,) = key.split("/")[3:-1]
     for other in (f"{family}x", name):  # the latter was told by somebody who saw the savepoint
-        assert other == family or layout.table_key(StoreId(0, 0), other) != key
+        assert other == family or table_names.table_key(StoreId(0, 0), other) != key
 
 
 @given(STORES, VERSIONS, st.sampled_from([1, 2]))
@@ -96,9 +96,9 @@ def test_names() -> None:
     assert layout.changelog_key(store, VersionId(12, ID), 1) == "state/0/3/12.changelog"
     assert layout.changelog_key(store, VersionId(12, ID), 2) == f"state/0/3/12_{ID}.changelog"
     assert layout.manifest_key(StoreId(1, 0, "x"), VersionId(12), 1) == "state/1/0/x/12.manifest"
-    assert layout.offsets_key(7) == "offsets/7" and layout.commits_key(7) == "commits/7"
-    assert layout.operator_metadata_v1_key(2) == "state/2/_metadata/metadata"
-    assert layout.operator_metadata_v2_prefix(2) == "state/2/_metadata/v2/"
+    assert spark_names.offsets_key(7) == "offsets/7" and spark_names.commits_key(7) == "commits/7"
+    assert spark_names.operator_metadata_v1_key(2) == "state/2/_metadata/metadata"
+    assert spark_names.operator_metadata_v2_prefix(2) == "state/2/_metadata/v2/"
     assert layout.FORMAT_KEY == "millpond/format.json"
     with pytest.raises(InvalidInputError):
         layout.changelog_name(VersionId(12), 2)
@@ -130,6 +130,7 @@ def test_names() -> None:
 )
 def test_names_that_are_not_ours(name: str) -> None:
     assert parse_store_file(name) is None
+    assert layout.file_of(f"state/0/1/{name}") is None
 
 
 @pytest.mark.parametrize(
@@ -152,9 +153,33 @@ def test_keys_that_belong_to_no_store(key: str) -> None:
 
 
 def test_batches() -> None:
-    assert layout.parse_batch("17") == 17 and layout.parse_batch("0") == 0
+    assert spark_names.parse_batch("17") == 17 and spark_names.parse_batch("0") == 0
     for name in (".17.crc", "017", "17.tmp", "", ".17.uuid.tmp"):
-        assert layout.parse_batch(name) is None
+        assert spark_names.parse_batch(name) is None
+        assert spark_names.log_entry(f"{spark_names.OFFSETS_DIR}/{name}") is None
+    assert spark_names.log_entry(spark_names.offsets_key(17)) == (spark_names.OFFSETS_DIR, 17)
+    assert spark_names.log_entry(spark_names.commits_key(0)) == (spark_names.COMMITS_DIR, 0)
+    for key in ("offsets", "17", "state/0/17", "x/offsets/17", "offsets/17/18"):
+        assert spark_names.log_entry(key) is None
+    of_logs = {"metadata", "offsets/17", "commits/.17.crc", "sources/0/17"}
+    for key in (*of_logs, "state/0/_metadata/metadata", "millpond/sources/1", "savepoint.json"):
+        assert spark_names.is_of_logs(key) == (key in of_logs)
+
+
+def test_files_of_runs_and_of_sweeps() -> None:
+    assert layout.running_key("run") == "millpond/running/run.json"
+    assert layout.parse_running(layout.running_key("command-1")) == "command-1"
+    for name in ("command-1.hold", ".run.json", ".run.json.crc", "run.tmp", ""):
+        assert layout.parse_running(f"{layout.RUNNING_PREFIX}{name}") is None
+    assert layout.parse_running("millpond/format.json") is None
+    assert layout.hold_key("command-1").startswith(layout.RUNNING_COMMANDS_PREFIX)
+    prefix = layout.gc_announcements_prefix(3)
+    for key in (layout.gc_candidates_key(3), layout.new_gc_announcement_key(3, "erased")):
+        assert key.startswith(prefix) and prefix.startswith(layout.GC_PREFIX)
+    assert not layout.gc_candidates_key(30).startswith(prefix)
+    assert layout.parse_gc_announcement(layout.new_gc_announcement_key(3, "erased")) == "erased"
+    for key in (layout.gc_candidates_key(3), f"{prefix}erased.json", "millpond/pins/erased-1.json"):
+        assert layout.parse_gc_announcement(key) is None
 
 
 @pytest.mark.parametrize(

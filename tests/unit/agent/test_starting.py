@@ -12,7 +12,7 @@ import pytest
 
 from millpond import savepoint
 from millpond.agent.service import AgentService
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.storage import open_storage
 from millpond.storage.s3 import S3Storage
 from tests.agent_driver import CallError, Provider, call
@@ -103,7 +103,7 @@ def test_a_fork_that_was_killed_is_no_checkpoint(
     left = {info.key for info in storage.list("")}
     assert any(key.startswith("state/") for key in left) and layout.CLAIM_KEY in left
     # Spark does this before it plans a query.
-    storage.put_bytes(layout.QUERY_METADATA_KEY, b'{"id":"another"}')
+    storage.put_bytes(spark_names.QUERY_METADATA_KEY, b'{"id":"another"}')
     with pytest.raises(CallError) as refused:
         call(AgentService(), "check_start", root=f"{new}/state", options={})
     assert refused.value.kind == "CHECKPOINT_UNFINISHED"

@@ -18,7 +18,7 @@ import pytest
 import millpond
 from millpond.cli.main import main
 from millpond.errors import ErrorKind, FormatError, InternalError, MillpondError, UnsupportedError
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.operations.migrate import jvm, migrate, plan
 from millpond.operations.migrate.plan import HDFS, MILLPOND, PROVIDERS, ROCKSDB, Side
 from millpond.query.from_checkpoint import spark_image
@@ -81,10 +81,10 @@ def test_logs_of_the_new_query(tmp_path: Path, provider: str, version: str) -> N
     moved = plan.image_for(image, provider, ids)
     assert layout.FORMAT_KEY not in moved.texts
     for batch in (2, 3):
-        conf = json.loads(moved.texts[layout.offsets_key(batch)].split(b"\n")[1])["conf"]
+        conf = json.loads(moved.texts[spark_names.offsets_key(batch)].split(b"\n")[1])["conf"]
         assert conf["spark.sql.streaming.stateStore.providerClass"] == provider
         assert conf["spark.sql.shuffle.partitions"] == "2"
-    head, body = moved.texts[layout.commits_key(3)].decode().split("\n")
+    head, body = moved.texts[spark_names.commits_key(3)].decode().split("\n")
     assert head == version
     expected = {"0": [["new-0"], ["new-1"]]} if version == "v2" else None
     assert json.loads(body).get("stateUniqueIds") == expected
@@ -150,7 +150,7 @@ def test_adopt_notices_a_batch_that_comes_while_it_reads_the_logs(
 
     def read(*given: Any) -> Image:
         image = spark_image(*given)
-        for key in (layout.offsets_key, layout.commits_key):
+        for key in (spark_names.offsets_key, spark_names.commits_key):
             builder.storage.put_bytes(key(4), builder.storage.read(key(3)))
         return image
 
@@ -208,7 +208,7 @@ def test_release_notices_a_run_that_came_and_went(
     builder = RowsBuilder(tmp_path / "old", spark_format=2).build()
 
     def run() -> None:
-        for key in (layout.offsets_key, layout.commits_key):
+        for key in (spark_names.offsets_key, spark_names.commits_key):
             builder.storage.put_bytes(key(6), builder.storage.read(key(5)))
 
     copied_beside(monkeypatch, builder, run)

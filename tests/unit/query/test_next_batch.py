@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from millpond.errors import FormatError, NotFoundError
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.query.next_batch import newest_commit, next_image, read_setup
 from millpond.query.whole import checkpoint_image
 from tests.checkpoints import CheckpointBuilder
@@ -40,14 +40,14 @@ def test_it_is_the_image_of_a_whole_look(tmp_path: Path, spark_format: int) -> N
 def test_a_batch_of_another_kind_is_left_to_a_whole_look(tmp_path: Path) -> None:
     built = CheckpointBuilder(tmp_path / "query", spark_format=2).build()
     before = checkpoint_image(built.storage, "query", 3)
-    key = layout.offsets_key(5)
+    key = spark_names.offsets_key(5)
     good = built.storage.read(key)
     built.storage.put_bytes(key, good.replace(b'partitions": "2"', b'partitions": "4"'))
     assert next_image(built.storage, before, 5) is None
     built.storage.put_bytes(key, good.replace(b'"conf": {', b'"conf": {"millpond.leftOut": "1", '))
     assert next_image(built.storage, before, 5) is None
     built.storage.put_bytes(key, good)
-    commit = layout.commits_key(5)
+    commit = spark_names.commits_key(5)
     whole = built.storage.read(commit)
     for other in (b'{"0": [["a"]]}', b'{"1": [["a"], ["b"]]}', b'{"0": [["a", "b"], ["c", "d"]]}'):
         text = b'v2\n{"nextBatchWatermarkMs": 0, "stateUniqueIds": ' + other + b"}"
@@ -60,10 +60,10 @@ def test_a_batch_of_another_kind_is_left_to_a_whole_look(tmp_path: Path) -> None
 def test_a_damaged_or_missing_entry_is_told(tmp_path: Path) -> None:
     built = CheckpointBuilder(tmp_path / "query", spark_format=2).build()
     before = checkpoint_image(built.storage, "query", 3)
-    built.storage.put_bytes(layout.commits_key(5), b"no log")
+    built.storage.put_bytes(spark_names.commits_key(5), b"no log")
     with pytest.raises(FormatError):
         next_image(built.storage, before, 5)
-    built.storage.delete([layout.offsets_key(4)])
+    built.storage.delete([spark_names.offsets_key(4)])
     with pytest.raises(NotFoundError):
         next_image(built.storage, before, 4)
 
@@ -71,10 +71,10 @@ def test_a_damaged_or_missing_entry_is_told(tmp_path: Path) -> None:
 def test_the_setup_changes_with_a_new_run_and_not_with_a_batch(tmp_path: Path) -> None:
     built = CheckpointBuilder(tmp_path / "query").build(batches=4, snapshots=(3,))
     before = read_setup(built.storage, [0])
-    built.storage.put_bytes(layout.commits_key(9), b"v1\n{}")
+    built.storage.put_bytes(spark_names.commits_key(9), b"v1\n{}")
     assert read_setup(built.storage, [0]) == before
     for key in (
-        f"{layout.operator_metadata_v2_prefix(0)}7",
+        f"{spark_names.operator_metadata_v2_prefix(0)}7",
         f"{layout.OPERATORS_PREFIX}1",
         layout.RESCALE_JOURNAL_KEY,
     ):

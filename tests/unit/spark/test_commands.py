@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from millpond.errors import ConflictError, ErrorKind
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.spark import commands, heartbeats
 from millpond.spark.commands import Hold, at_work
 from millpond.storage import LocalStorage
@@ -22,7 +22,7 @@ from millpond.storage import LocalStorage
 @pytest.fixture
 def storage(tmp_path: Path) -> LocalStorage:
     made = LocalStorage(str(tmp_path))
-    made.put_bytes(layout.QUERY_METADATA_KEY, b"{}")
+    made.put_bytes(spark_names.QUERY_METADATA_KEY, b"{}")
     made.put_bytes(layout.FORMAT_KEY, b"{}")
     return made
 
@@ -37,7 +37,7 @@ def _beats(storage: LocalStorage) -> list[str]:
 
 def _take_over(storage: LocalStorage) -> None:
     """Delete what the next command deletes when the heartbeat of this one is old."""
-    prefix = layout.RUNNING_PREFIX + layout.COMMAND_PREFIX
+    prefix = layout.RUNNING_COMMANDS_PREFIX
     storage.delete([info.key for info in storage.list(prefix)])
 
 

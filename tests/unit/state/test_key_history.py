@@ -10,7 +10,7 @@ import pytest
 from integration.depth import quick_first
 from millpond import savepoint, state
 from millpond.errors import ErrorKind
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.model.ids import StoreId, VersionId
 from tests.checkpoints import version_id
 from tests.join_checkpoints import ROWS, JoinBuilder
@@ -89,7 +89,7 @@ def test_a_query_without_records_of_its_operators(tmp_path: Path) -> None:
 def test_a_savepoint_of_another_query(tmp_path: Path) -> None:
     built = HashedBuilder(tmp_path / "query").build(3, ())
     other = HashedBuilder(tmp_path / "other").build(3, ())
-    other.storage.put_bytes(layout.QUERY_METADATA_KEY, b'{"id":"of-another-query"}')
+    other.storage.put_bytes(spark_names.QUERY_METADATA_KEY, b'{"id":"of-another-query"}')
     for one in (built, other):
         savepoint.create(one.root, tmp_path / f"saved-{one.root.name}")
     key = {"k": 1}

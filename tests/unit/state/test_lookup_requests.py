@@ -19,7 +19,7 @@ from integration.depth import quick_first
 from millpond import savepoint
 from millpond.cli.main import main
 from millpond.errors import ErrorKind, MillpondError
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.format.changelog import ChangelogHeader
 from millpond.format.format_file import decode_format, encode_format
 from millpond.model.ids import StoreId, VersionId
@@ -69,7 +69,7 @@ class OnS3:
     def __init__(self, server: S3Server, made: CheckpointBuilder) -> None:
         self.made, self.bucket, self.client = made, server.bucket(), server.client()
         for info in list(made.storage.list("")):
-            if not layout.is_sparks(info.key):
+            if not spark_names.is_sparks(info.key):
                 self.put(info.key, made.storage.read(info.key))
                 made.storage.delete([info.key])
         uri = f"s3://{self.bucket}/states/q"
@@ -398,12 +398,12 @@ def test_what_a_look_at_the_whole_query_refuses(server: S3Server, tmp_path: Path
     on_s3.delete(layout.ERASE_JOURNAL_KEY)
     # Without the last commit a look-up would answer with an older batch.
     offsets, commit = (
-        made.storage.read(key) for key in (layout.offsets_key(5), layout.commits_key(5))
+        made.storage.read(key) for key in (spark_names.offsets_key(5), spark_names.commits_key(5))
     )
-    made.storage.put_bytes(layout.offsets_key(6), offsets)
-    made.storage.delete([layout.commits_key(5)])
+    made.storage.put_bytes(spark_names.offsets_key(6), offsets)
+    made.storage.delete([spark_names.commits_key(5)])
     assert _refused(made.root, k).kind is ErrorKind.FORMAT_DAMAGED
-    made.storage.put_bytes(layout.commits_key(5), commit)
+    made.storage.put_bytes(spark_names.commits_key(5), commit)
     assert looked_up(server, made.root, k)[0] == [value]
     with pytest.raises(MillpondError) as caught:
         millpond.lookup(made.root, batch=77)
@@ -413,7 +413,7 @@ def test_what_a_look_at_the_whole_query_refuses(server: S3Server, tmp_path: Path
     assert caught.value.kind is ErrorKind.OPERATOR_UNKNOWN
     doubled = offsets.replace(b'partitions": "4"', b'partitions": "8"')
     assert doubled != offsets
-    made.storage.put_bytes(layout.offsets_key(5), doubled)
+    made.storage.put_bytes(spark_names.offsets_key(5), doubled)
     assert _refused(made.root, k).kind is ErrorKind.PARTITIONS_CHANGED
 
 
@@ -442,9 +442,9 @@ def test_a_store_of_other_partitions(server: S3Server, tmp_path: Path) -> None:
     """In Spark checkpoint format 1 nothing but the store's own files tells it."""
     made = built(tmp_path / "query", spark_format=1)
     OnS3(server, made)
-    offsets = made.storage.read(layout.offsets_key(5))
+    offsets = made.storage.read(spark_names.offsets_key(5))
     made.storage.put_bytes(
-        layout.offsets_key(5), offsets.replace(b'partitions": "4"', b'partitions": "2"')
+        spark_names.offsets_key(5), offsets.replace(b'partitions": "4"', b'partitions": "2"')
     )
     for k in keys_of(made, 0):
         assert _refused(made.root, k).kind is ErrorKind.PARTITIONS_CHANGED

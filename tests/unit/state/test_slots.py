@@ -11,7 +11,7 @@ import pytest
 import millpond
 from integration.depth import quick_first
 from millpond.errors import ErrorKind
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.model.ids import StoreId
 from millpond.model.json_fields import KeyGroupsInfo
 from millpond.state import open_stores
@@ -60,7 +60,7 @@ class Arbitrary(HashedBuilder):
 
     def spark_logs(self, batches: int) -> None:
         super().spark_logs(batches)
-        key = layout.operator_metadata_v1_key(0)
+        key = spark_names.operator_metadata_v1_key(0)
         text = self.storage.read(key)
         told = text.replace(b"stateStoreSave", b"transformWithStateExec")
         assert told != text

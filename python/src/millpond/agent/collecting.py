@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from millpond.agent.context import CheckpointContext, StoreContext
 from millpond.errors import ErrorKind, MillpondError, NotFoundError
 from millpond.events import emit
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.format.sealed import seal, unseal
 from millpond.model.ids import DEFAULT_STORE, VersionId
 from millpond.spark.metadata import read_spark_metadata
@@ -25,7 +25,6 @@ from millpond.store.files import read_listing
 
 log = logging.getLogger(__name__)
 
-GC_PREFIX = f"{layout.MILLPOND_DIR}/gc/"
 _CANDIDATES_KIND = "gc"
 # An upload that nobody finished for this long has no writer any more. If it has one, its commit or
 # its snapshot sends the file again.
@@ -168,7 +167,7 @@ def _is_still_proven(context: StoreContext, anchor: VersionId) -> bool:
     Raises: FormatError: an entry is damaged.
     """
     proven = is_committed(context.storage, context.store, anchor, context.spark_format)
-    if not proven and not is_there(context.storage, layout.commits_key(anchor.version - 1)):
+    if not proven and not is_there(context.storage, spark_names.commits_key(anchor.version - 1)):
         newest = read_spark_metadata(context.storage, batches=(), operators=()).last_committed_batch
         proven = newest is not None and newest >= anchor.version
     return _told(context, anchor, proven)
@@ -393,12 +392,8 @@ def _clear_after_rescale(
         done.problems.append(e)
 
 
-def _candidates_key(operator: int) -> str:
-    return f"{GC_PREFIX}{operator}.json"
-
-
 def _load_candidates(checkpoint: CheckpointContext, operator: int) -> dict[str, int]:
-    key = _candidates_key(operator)
+    key = layout.gc_candidates_key(operator)
     try:
         fields = unseal(
             _CANDIDATES_KIND,
@@ -430,4 +425,4 @@ def _save_candidates(
         {"key": key, "first_seen_ms": first_seen_ms} for key, first_seen_ms in candidates.items()
     ]
     body = {"required_features": [], "candidates": entries}
-    checkpoint.storage.put_bytes(_candidates_key(operator), seal(_CANDIDATES_KIND, body))
+    checkpoint.storage.put_bytes(layout.gc_candidates_key(operator), seal(_CANDIDATES_KIND, body))

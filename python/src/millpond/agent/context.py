@@ -17,7 +17,7 @@ from millpond.agent.newest_open import NewestOpen
 from millpond.agent.pending import check_wanted
 from millpond.config import OptionValue, resolve
 from millpond.errors import ErrorKind, InvalidInputError, MillpondError, NotFoundError
-from millpond.format import layout, roots
+from millpond.format import layout, roots, spark_names
 from millpond.format.format_file import CheckpointFormat
 from millpond.model.ids import StoreId
 from millpond.model.json_fields import JsonFields
@@ -200,7 +200,7 @@ class StoreContext:
 
     def operator_info(self) -> OperatorInfo | None:
         """Return what Spark recorded about this store's operator, None if nothing yet."""
-        if self.storage.local_path(layout.QUERY_METADATA_KEY) is not None:
+        if self.storage.local_path(spark_names.QUERY_METADATA_KEY) is not None:
             return read_operator_info(self.storage, self.store.operator)
         return self.spark_metadata().operators.get(self.store.operator)
 
@@ -219,7 +219,7 @@ class StoreContext:
         if known is not None:
             return known
         metadata = read_spark_metadata(self.storage, batches=(), operators=(operator,))
-        local = self.storage.local_path(layout.QUERY_METADATA_KEY) is not None
+        local = self.storage.local_path(spark_names.QUERY_METADATA_KEY) is not None
         if not local and metadata.partitions is not None and operator in metadata.operators:
             self.checkpoint.spark_metadata[operator] = metadata
         return metadata

@@ -248,8 +248,7 @@ def _is_unused(context: StoreContext, metadata: SparkMetadata) -> bool:
         metadata.last_batch is None
         and metadata.last_committed_batch is None
         and not any(
-            (found := layout.parse_key(info.key)) is not None
-            and isinstance(found.file, layout.ChangelogFile | layout.ManifestFile)
-            for info in context.storage.list(layout.STATE_DIR + "/")
+            isinstance(layout.file_of(info.key), layout.ChangelogFile | layout.ManifestFile)
+            for info in context.storage.list(layout.STATE_PREFIX)
         )
     )

@@ -1,6 +1,7 @@
-"""Builds and parses all names: keys relative to the Spark checkpoint.
+"""Builds and parses all names of Millpond's: keys relative to the Spark checkpoint.
 
-No other module does. `roots.py` parses the URI of the Spark checkpoint itself.
+No other module does. `spark_names.py` has those of Spark's own files. `roots.py` parses the URI of
+the Spark checkpoint itself.
 
     <checkpoint>/
         metadata                             Spark's: id of the query
@@ -8,12 +9,22 @@ No other module does. `roots.py` parses the URI of the Spark checkpoint itself.
         sources/<source>/...                 Spark's: a source's own log
         millpond/format.json                 max parallelism, base, format version
         millpond/pins/<name>.json            files that collection leaves alone
+        millpond/gc/<op>.json                SSTs that a sweep saw without a manifest
+        millpond/gc/<op>.<kind>-<uuid>.json  what a sweep deletes, or an erasure has erased
+        millpond/rescale.json                a rescale that has not ended
+        millpond/erase.json                  an erasure that has not ended
+        millpond/claim                       somebody writes a new checkpoint, or a savepoint
         millpond/operators/<op>              Spark checkpoint format 1: the query has this operator
         millpond/asked.json                  how many partitions the last start asked for
         millpond/sink.json                   where the query writes to, by its last start
+        millpond/running/<run>.json          a query runs
+        millpond/running/command-<id>.json   a command is at work
+        millpond/running/command-<id>.hold   no other command took over from that one
         millpond/history/<start>-<run>-<part>-<batches>.jsonl.gz    Spark's progress
+        millpond/scratch/<name>              rows on their way through Spark
         millpond/storage.json                where Millpond's own files are, if not here
         millpond/owner.json                  beside those files: their Spark checkpoint
+        millpond/.staging-<uuid4 hex>        a start of the query tried to write
         state/<op>/_metadata/...             Spark's: operator and schemas
         state/<op>/_stateSchema/<store>/...  Spark's: schemas of operators with column families
         state/<op>/<partition>[/<store>]/    `<store>` is omitted for the store named "default"
@@ -22,16 +33,13 @@ No other module does. `roots.py` parses the URI of the Spark checkpoint itself.
             sst/<uuid4 hex>.sst
             .staging-<uuid4 hex>             not yet published
 
-A savepoint has the same tree, and its index, `savepoint.json`. A canonical savepoint has tables
-instead of stores:
+A savepoint has the same tree, and two files more. A canonical savepoint has tables instead of
+stores: `table_names.py`.
 
     <savepoint>/
-        savepoint.json
-        tables/<op>/<store>/<column family>/<partition>.parquet
-
-The directory of a file sink has a log, which Spark writes:
-
-    <sink>/_spark_metadata/<batch>[.compact]
+        savepoint.json                       its index
+        millpond/deleted.json                the index, while the savepoint is deleted
+        tables/...
 
 Keys use `/`, never start with it, and never hold `.` or `..` segments.
 
@@ -43,7 +51,6 @@ from __future__ import annotations
 import re
 import uuid
 from dataclasses import dataclass
-from urllib.parse import quote
 
 from millpond.errors import ErrorKind, FormatError, InvalidInputError
 from millpond.model.ids import DEFAULT_STORE, StoreId, VersionId, valid_store_name
@@ -57,48 +64,37 @@ ASKED_KEY = "millpond/asked.json"
 SINK_KEY = "millpond/sink.json"
 MILLPOND_DIR = "millpond"
 PINS_PREFIX = "millpond/pins/"
+GC_PREFIX = "millpond/gc/"
 RUNNING_PREFIX = "millpond/running/"
 COMMAND_PREFIX = "command-"  # of a name below RUNNING_PREFIX
+RUNNING_COMMANDS_PREFIX = RUNNING_PREFIX + COMMAND_PREFIX
 OPERATORS_PREFIX = "millpond/operators/"
 HISTORY_PREFIX = "millpond/history/"
 SCRATCH_PREFIX = "millpond/scratch/"
-_OF_DRIVER = (RUNNING_PREFIX, HISTORY_PREFIX)
-QUERY_METADATA_KEY = "metadata"
-OFFSETS_DIR = "offsets"
-COMMITS_DIR = "commits"
-SOURCES_DIR = "sources"
 STATE_DIR = "state"
+STATE_PREFIX = "state/"
 SST_DIR = "sst"
-SPARK_METADATA_DIR = "_metadata"
-STATE_SCHEMA_DIR = "_stateSchema"
+SPARK_METADATA_DIR = "_metadata"  # Spark's, beside stores and in them
 SAVEPOINT_KEY = "savepoint.json"
 # Whoever writes a savepoint or a new Spark checkpoint holds it, on storage that cannot rename.
 CLAIM_KEY = "millpond/claim"
 # The index of a savepoint that is being deleted there.
 DELETED_KEY = "millpond/deleted.json"
-TABLES_DIR = "tables"
-_MOST_OF_NAME = 255  # bytes that a file system takes, of a file or a directory
-_KEPT_OF_NAME = 190  # of a longer one; a dot and a SHA-256 in hex follow
 STAGING_PREFIX = ".staging-"
-SINK_LOG_PREFIX = "_spark_metadata/"
 
-_COMPACT = ".compact"
-_NUMBER = r"(?:0|[1-9][0-9]{0,17})"
-_VERSIONED = re.compile(rf"({_NUMBER})(?:_([0-9a-f]{{16}}))?\.(changelog|manifest)")
+NUMBER = r"(?:0|[1-9][0-9]{0,17})"  # as names have it
+_VERSIONED = re.compile(rf"({NUMBER})(?:_([0-9a-f]{{16}}))?\.(changelog|manifest)")
 _HISTORY = re.compile(
     r"([0-9]{13,})-([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-([0-9]{6,})-([0-9]{4,})"
     r"\.jsonl\.gz"
 )
 _SST = re.compile(r"([0-9a-f]{32})\.sst")
 _STAGING = re.compile(r"\.staging-([0-9a-f]{32})")
-_NUMBER_ONLY = re.compile(_NUMBER)
+_NUMBER_ONLY = re.compile(NUMBER)
 _LOCAL_SST = re.compile(r"[0-9]{1,20}\.sst")
 _ROCKSDB_MANIFEST = re.compile(r"MANIFEST-[0-9]{1,20}")
-_RESCALE_PIN = re.compile(rf"millpond/pins/rescale-({_NUMBER})-({_NUMBER})\.json")
-_OPERATORS = re.compile(
-    rf"state/{_NUMBER}/(?:_metadata/(?:metadata|v2/{_NUMBER})|_stateSchema/([^/]+)/[^/.][^/]*"
-    r"|0(?:/([^/]+))?/_metadata/schema)"
-)
+_RESCALE_PIN = re.compile(rf"millpond/pins/rescale-({NUMBER})-({NUMBER})\.json")
+_ANNOUNCEMENT = re.compile(rf"{GC_PREFIX}{NUMBER}\.([a-z]+)-[^/]*\.json")
 
 
 # ---- names inside a store ------------------------------------------------------------------------
@@ -247,6 +243,54 @@ def store_key(store: StoreId, name: str) -> str:
     return f"{store_dir(store)}/{check_relative(name)}"
 
 
+def gc_candidates_key(operator: int) -> str:
+    """Return `millpond/gc/<op>.json`: which SSTs sweeps of the operator saw without a manifest."""
+    return f"{GC_PREFIX}{operator}.json"
+
+
+def gc_announcements_prefix(operator: int) -> str:
+    """Return the prefix of what sweeps and erasures of the operator announce.
+
+    That of `gc_candidates_key` has it, too.
+    """
+    return f"{GC_PREFIX}{operator}."
+
+
+def new_gc_announcement_key(operator: int, kind: str) -> str:
+    """Return a fresh key, `millpond/gc/<op>.<kind>-<uuid4 hex>.json`.
+
+    Args:
+        kind: lower-case letters.
+    """
+    return f"{gc_announcements_prefix(operator)}{kind}-{uuid.uuid4().hex}.json"
+
+
+def parse_gc_announcement(key: str) -> str | None:
+    """Return the kind of a key that `new_gc_announcement_key` made, or None."""
+    match = _ANNOUNCEMENT.fullmatch(key)
+    return match[1] if match else None
+
+
+def running_key(name: str) -> str:
+    """Return `millpond/running/<name>.json`: the heartbeat of a run, or of a command."""
+    return f"{RUNNING_PREFIX}{name}.json"
+
+
+def hold_key(name: str) -> str:
+    """Return `millpond/running/<name>.hold`: a command has what it works on for itself."""
+    return f"{RUNNING_PREFIX}{name}.hold"
+
+
+def parse_running(key: str) -> str | None:
+    """Return the name of a key that `running_key` made, or None.
+
+    Hadoop's sidecars and temporary files, with a dot, are none.
+    """
+    name = key.removeprefix(RUNNING_PREFIX)
+    is_one = name != key and name.endswith(".json") and not name.startswith(".")
+    return name.removesuffix(".json") if is_one else None
+
+
 def rescale_pin_key(operator: int, batch: int) -> str:
     """Return the key of a rescale's pin. It keeps the changelogs that composed manifests name."""
     return f"{PINS_PREFIX}rescale-{operator}-{batch}.json"
@@ -290,44 +334,6 @@ def parse_operator_record(key: str) -> int | None:
     return int(name) if name != key and _NUMBER_ONLY.fullmatch(name) else None
 
 
-def crc_key(key: str) -> str:
-    """Return the key of the sidecar with which Hadoop checks a local file: `a/b` -> `a/.b.crc`."""
-    directory, slash, name = key.rpartition("/")
-    return f"{directory}{slash}.{name}.crc"
-
-
-def offsets_key(batch: int) -> str:
-    """Return `offsets/<batch>`."""
-    return f"{OFFSETS_DIR}/{batch}"
-
-
-def commits_key(batch: int) -> str:
-    """Return `commits/<batch>`."""
-    return f"{COMMITS_DIR}/{batch}"
-
-
-def operator_metadata_v1_key(operator: int) -> str:
-    """Return the key of Spark's operator metadata, version 1: `state/<op>/_metadata/metadata`."""
-    return f"{operator_dir(operator)}/{SPARK_METADATA_DIR}/metadata"
-
-
-def operator_metadata_v2_prefix(operator: int) -> str:
-    """Return the prefix of Spark's operator metadata, version 2: `state/<op>/_metadata/v2/`.
-
-    The batch follows it.
-    """
-    return f"{operator_dir(operator)}/{SPARK_METADATA_DIR}/v2/"
-
-
-def source_prefix(source: str) -> str:
-    """Return `sources/<source>/`: Spark's folder for the source's own log.
-
-    Args:
-        source: its number or name.
-    """
-    return f"{SOURCES_DIR}/{check_relative(source)}/"
-
-
 def pin_key(name: str) -> str:
     """Return `millpond/pins/<name>.json`."""
     return check_relative(f"{PINS_PREFIX}{name}.json")
@@ -338,52 +344,10 @@ def scratch_key(name: str) -> str:
     return check_relative(f"{SCRATCH_PREFIX}{name}")
 
 
-def table_key(store: StoreId, family: str) -> str:
-    """Return the key of a column family's table in a canonical savepoint."""
-    name = _encoded(family)
-    if len(name) > _MOST_OF_NAME:
-        from hashlib import sha256  # memory of every agent: it loads OpenSSL
-
-        # No other name has a dot.
-        name = f"{name[:_KEPT_OF_NAME]}.{sha256(family.encode()).hexdigest()}"
-    return _table_key(store, name)
-
-
-def is_table_key(key: str, store: StoreId, family: str) -> bool:
-    """Return whether a column family's table may have this key: as `table_key` returns it, or with
-    its whole name, as earlier builds wrote it to object storages.
-    """
-    return key in (table_key(store, family), _table_key(store, _encoded(family)))
-
-
-def _encoded(family: str) -> str:
-    # The user chooses names of state variables. So this percent-encodes every character but
-    # letters, digits, `_`, `-`, `~` and `$`.
-    return quote(family, safe="$").replace(".", "%2E")
-
-
-def _table_key(store: StoreId, name: str) -> str:
-    return check_relative(
-        f"{TABLES_DIR}/{store.operator}/{store.name}/{name}/{store.partition}.parquet"
-    )
-
-
-def relative_state_schema(path: str, operator: int) -> str:
-    """Return the key of a schema file.
-
-    Args:
-        path: as operator metadata names it: an absolute path, or a key in a savepoint.
-    Raises: FormatError: UNSAFE_PATH: it is no path of a schema file.
-    """
-    parts = path.split("/")[-5:]
-    if (
-        len(parts) < 5
-        or parts[0] != STATE_DIR
-        or parts[2] != STATE_SCHEMA_DIR
-        or not valid_store_name(parts[3])
-    ):
-        raise FormatError(f"no path of a schema file: {path!r}", kind=ErrorKind.UNSAFE_PATH)
-    return check_relative("/".join([STATE_DIR, str(operator), *parts[2:]]))
+def file_of(key: str) -> StoreFile | None:
+    """Return which of Millpond's files in a store `key` names; None if it is none of them."""
+    parsed = parse_key(key)
+    return parsed.file if parsed is not None else None
 
 
 def operator_of(key: str) -> int | None:
@@ -396,71 +360,10 @@ def operator_of(key: str) -> int | None:
     )
 
 
-def is_of_operator(key: str) -> bool:
-    """Return whether `key` is Spark's metadata of an operator, or a schema of its state."""
-    match = _OPERATORS.fullmatch(key)
-    return match is not None and all(
-        name is None or valid_store_name(name) for name in match.groups()
-    )
-
-
-def is_of_source(key: str) -> bool:
-    """Return whether `key` is a file of a source. Hadoop's sidecars and temporary files are not."""
-    parts = key.split("/")
-    return len(parts) > 2 and parts[0] == SOURCES_DIR and not parts[-1].startswith(".")
-
-
 def with_operator(key: str, operator: int) -> str:
     """Return the key of the same file for another operator. `key` must lie below `state/`."""
     parts = key.split("/")
     return "/".join([parts[0], str(operator), *parts[2:]])
-
-
-def state_schema_key(store: StoreId) -> str:
-    """Return the key of Spark's state schema of a store without column families.
-
-    Spark writes one in partition 0 only.
-    """
-    return f"{store_dir(store)}/{SPARK_METADATA_DIR}/schema"
-
-
-def parse_batch(name: str) -> int | None:
-    """Return the number of an entry of Spark's `offsets` or `commits` log; None if it is no entry.
-
-    Args:
-        name: the last segment of its key.
-    """
-    return int(name) if _NUMBER_ONLY.fullmatch(name) else None
-
-
-def sink_entry(batch: int, *, compact: bool) -> str:
-    """Return the name of an entry of a file sink's log: `<batch>`, or `<batch>.compact`."""
-    return f"{batch}{_COMPACT if compact else ''}"
-
-
-def sink_entry_key(name: str) -> str:
-    """Return the key, relative to the sink, of an entry of its log."""
-    return SINK_LOG_PREFIX + name
-
-
-def parse_sink_entry(name: str) -> int | None:
-    """Return the number of an entry of a file sink's log; None if `name` is no entry."""
-    return parse_batch(name.removesuffix(_COMPACT))
-
-
-def parse_sink_entry_key(key: str) -> int | None:
-    """Return the number of an entry of a file sink's log; None if `key` is that of no entry.
-
-    Args:
-        key: relative to the sink.
-    """
-    name = key.removeprefix(SINK_LOG_PREFIX)
-    return parse_sink_entry(name) if name != key else None
-
-
-def is_compact_sink_entry(name: str) -> bool:
-    """Return whether an entry of a file sink's log is a compact one."""
-    return name.endswith(_COMPACT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -496,39 +399,6 @@ def parse_key(key: str) -> StoreKey | None:
     return StoreKey(StoreId(operator, partition, name), relative, parse_store_file(relative))
 
 
-def is_sparks(key: str) -> bool:
-    """Return whether `key` stays in the Spark checkpoint if the state is elsewhere.
-
-    Spark's own files stay, the file that tells where the state is, and the files of the driver,
-    because the driver knows no other place.
-    """
-    parts = key.split("/")
-    if parts[0] == MILLPOND_DIR:
-        return key in (STORAGE_KEY, ASKED_KEY, SINK_KEY) or key.startswith(_OF_DRIVER)
-    return (
-        parts[0] != STATE_DIR
-        or len(parts) < 3
-        or parts[2] == STATE_SCHEMA_DIR
-        or SPARK_METADATA_DIR in parts[2:]
-    )
-
-
-def side_of_prefix(prefix: str) -> bool | None:
-    """Return what `is_sparks` returns for all keys that start with `prefix`.
-
-    None if it depends on the key.
-    """
-    parts = prefix.split("/")
-    if len(parts) == 1:
-        return None
-    if parts[0] == MILLPOND_DIR:
-        return prefix.startswith(_OF_DRIVER) if len(parts) > 2 else None
-    if parts[0] != STATE_DIR:
-        return True
-    # Nobody lists a store's directory for Spark's files in it.
-    return None if len(parts) < 4 else parts[2] in (SPARK_METADATA_DIR, STATE_SCHEMA_DIR)
-
-
 # ---- names that come from stored files -----------------------------------------------------------
 
 
@@ -542,19 +412,6 @@ def check_relative(key: str) -> str:
     safe = bool(key) and all(part not in ("", ".", "..") for part in key.split("/"))
     if not safe or "\\" in key or any(ord(c) < 32 or ord(c) == 127 for c in key):
         raise FormatError(f"unsafe path {key!r}", kind=ErrorKind.UNSAFE_PATH)
-    return key
-
-
-def check_sink_entry_key(key: str, last: int) -> str:
-    """Return `key` if it is that of an entry of a file sink's log, numbered `last` at most.
-
-    Raises: FormatError: UNSAFE_PATH.
-    """
-    number = parse_sink_entry_key(key)
-    if number is None or number > last:
-        raise FormatError(
-            f"no entry of a file sink's log up to {last}: {key!r}", kind=ErrorKind.UNSAFE_PATH
-        )
     return key
 
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from millpond.errors import ErrorKind
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.format.sealed import seal, unseal
 from millpond.model.json_fields import JsonFields
 
@@ -105,7 +105,7 @@ def decode_journal(data: bytes) -> Journal:
         # The sink may be anywhere. Whoever takes the rescale back deletes these there, so a forged
         # journal must name nothing but entries of a log.
         sink_sums={
-            layout.check_sink_entry_key(entry.string("key"), batch): entry.integer(
+            spark_names.check_sink_entry_key(entry.string("key"), batch): entry.integer(
                 "crc32", 0, 0xFFFF_FFFF
             )
             for entry in entries

@@ -302,10 +302,10 @@ def _wait_for_commit(query: RunningQuery, storage: Storage, wait_s: float) -> No
 
 
 def _commits(storage: Storage) -> int:
-    from millpond.format import layout
+    from millpond.format import spark_names
 
-    prefix = f"{layout.COMMITS_DIR}/"
-    numbers = (layout.parse_batch(info.key[len(prefix) :]) for info in storage.list(prefix))
+    prefix = f"{spark_names.COMMITS_DIR}/"
+    numbers = (spark_names.parse_batch(info.key[len(prefix) :]) for info in storage.list(prefix))
     return max((number for number in numbers if number is not None), default=-1)
 
 

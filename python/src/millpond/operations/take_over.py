@@ -10,7 +10,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from millpond.errors import ErrorKind, InvalidInputError, MillpondError, error
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.spark.heartbeats import refuse_running
 from millpond.storage import Storage, is_there, open_storage, root_of
 from millpond.storage.owner import owner_record, read_owner
@@ -49,10 +49,10 @@ def take_over(
     """
     root = root_of(checkpoint)
     spark = open_storage(root)
-    if not is_there(spark, layout.QUERY_METADATA_KEY):
+    if not is_there(spark, spark_names.QUERY_METADATA_KEY):
         raise error(
             ErrorKind.NOT_A_CHECKPOINT,
-            f"{root} has no {layout.QUERY_METADATA_KEY}: it is no Spark checkpoint",
+            f"{root} has no {spark_names.QUERY_METADATA_KEY}: it is no Spark checkpoint",
         )
     place = read_place(spark)
     if place is None:
@@ -82,7 +82,7 @@ def _given_up(owner: str, even_if_there: bool) -> Storage | None:
     """
     try:
         spark = open_storage(owner)
-        there = is_there(spark, layout.QUERY_METADATA_KEY)
+        there = is_there(spark, spark_names.QUERY_METADATA_KEY)
     except MillpondError as e:
         if even_if_there:
             return None

@@ -45,8 +45,7 @@ def check_files(
 
 def _check(storage: Storage, file: StoredFile, listed_bytes: int | None, ended: bool) -> None:
     key = file.source
-    parsed = layout.parse_key(key)
-    is_changelog = parsed is not None and isinstance(parsed.file, layout.ChangelogFile)
+    is_changelog = isinstance(layout.file_of(key), layout.ChangelogFile)
     try:
         size_bytes = storage.stat(key).size_bytes if listed_bytes is None else listed_bytes
         if size_bytes != file.size_bytes:

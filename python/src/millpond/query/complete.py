@@ -4,7 +4,7 @@ damaged Spark checkpoint may lack one.
 
 from __future__ import annotations
 
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.model.ids import StoreId
 from millpond.query.expected import partitions_of, schema_keys, stores_of
 from millpond.query.image import Image, operator_info
@@ -21,8 +21,8 @@ def check_complete(image: Image, index: SavepointIndex) -> None:
     Raises: FormatError: SAVEPOINT_DAMAGED.
     """
     try:
-        offsets = parse_offsets(_text(image, layout.offsets_key(image.batch)), image.batch)
-        commit = parse_commit(_text(image, layout.commits_key(image.batch)), image.batch)
+        offsets = parse_offsets(_text(image, spark_names.offsets_key(image.batch)), image.batch)
+        commit = parse_commit(_text(image, spark_names.commits_key(image.batch)), image.batch)
         there = _stores_with_state(image, index)
         operators = {op.operator for op in image.operators}
         for operator in sorted({*operators, *commit.state_ids}):

@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from millpond.errors import ErrorKind, MillpondError, error
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.format.changelog import ChangelogHeader
 from millpond.format.manifest import Manifest
 from millpond.model.ids import StoreId
@@ -51,7 +51,7 @@ def left_behind(operator: int, commit: CommitEntry) -> MillpondError:
     folder, record = layout.operator_dir(operator), layout.operator_record_key(operator)
     listed = commit.state_ids
     why = (
-        f"{layout.commits_key(commit.batch)} lists no such operator"
+        f"{spark_names.commits_key(commit.batch)} lists no such operator"
         if listed
         else "it has no version above 1"
     )
@@ -76,8 +76,8 @@ def schema_keys(operator: int, info: OperatorInfo, store: str) -> tuple[str, ...
     """Return the keys of the schema files of a store. Raises: FormatError: UNSAFE_PATH."""
     paths = info.schema_paths.get(store, ())
     if paths:
-        return tuple(layout.relative_state_schema(path, operator) for path in paths)
-    return (layout.state_schema_key(StoreId(operator, 0, store)),)
+        return tuple(spark_names.relative_state_schema(path, operator) for path in paths)
+    return (spark_names.state_schema_key(StoreId(operator, 0, store)),)
 
 
 def partitions_of(
@@ -110,7 +110,7 @@ def check_ids(commit: CommitEntry, operator: int, partitions: int) -> None:
 
     Raises: FormatError: FORMAT_DAMAGED. InvalidInputError: PARTITIONS_CHANGED.
     """
-    key = layout.commits_key(commit.batch)
+    key = spark_names.commits_key(commit.batch)
     if not commit.has_state_ids:
         return
     if operator not in commit.state_ids:
@@ -120,7 +120,7 @@ def check_ids(commit: CommitEntry, operator: int, partitions: int) -> None:
         raise error(
             ErrorKind.PARTITIONS_CHANGED,
             f"{key} lists {listed} partitions of operator {operator}, and"
-            f" {layout.offsets_key(commit.batch)} says that there are {partitions}",
+            f" {spark_names.offsets_key(commit.batch)} says that there are {partitions}",
         )
 
 
@@ -136,7 +136,7 @@ def check_written_for(
     if newest is not None and newest.key_groups.partitions != partitions:
         raise error(
             ErrorKind.PARTITIONS_CHANGED,
-            f"{layout.offsets_key(batch)} says that there are {partitions} partitions, and"
+            f"{spark_names.offsets_key(batch)} says that there are {partitions} partitions, and"
             f" {layout.store_dir(store)} was written for {newest.key_groups.partitions} of them",
         )
 
@@ -160,9 +160,9 @@ def lost_entries(spark: SparkMetadata) -> Iterator[Lost]:
     for batch in range(first_offset, max(begun, committed) + 1):
         if batch not in spark.offset_batches:
             why = f"batch {batch} is committed" if batch in commits else f"batch {begun} was begun"
-            yield Lost(layout.offsets_key(batch), batch, why)
+            yield Lost(spark_names.offsets_key(batch), batch, why)
     first_commit = min(commits[:1] + tuple(batch + 1 for batch in offsets[:1]))
     first_commit = max((*offsets[:1], first_commit))
     for batch in range(first_commit, max(begun, committed + 1)):
         if batch not in spark.commit_batches:
-            yield Lost(layout.commits_key(batch), batch, f"batch {batch + 1} was begun")
+            yield Lost(spark_names.commits_key(batch), batch, f"batch {batch + 1} was begun")

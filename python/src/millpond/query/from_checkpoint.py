@@ -14,7 +14,7 @@ from millpond.errors import (
     NotFoundError,
     error,
 )
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.format.format_file import decode_format, encode_format
 from millpond.format.manifest import Manifest
 from millpond.model.ids import StoreId, VersionId
@@ -129,16 +129,16 @@ class _Reader:
         commit, offsets = spark.commits[batch], self._offsets(spark, batch)
         if offsets is None:
             raise FormatError(
-                f"{layout.offsets_key(batch)} is not there, although the batch is committed",
+                f"{spark_names.offsets_key(batch)} is not there, although the batch is committed",
                 kind=ErrorKind.FORMAT_DAMAGED,
             )
         planned = self._planned(spark, offsets)
-        self._log_entry(layout.commits_key(batch), batch)
-        self._log_entry(layout.offsets_key(batch), batch)
+        self._log_entry(spark_names.commits_key(batch), batch)
+        self._log_entry(spark_names.offsets_key(batch), batch)
         # Spark also wants the entry before it, if it is kept: it tells sources where they were.
         if batch > 0:
-            self._optional(layout.offsets_key(batch - 1))
-        self._optional(layout.QUERY_METADATA_KEY)
+            self._optional(spark_names.offsets_key(batch - 1))
+        self._optional(spark_names.QUERY_METADATA_KEY)
         groups = self._key_groups(version)
         self._sources(planned or offsets)
         operators = tuple(self._operators(spark, version, offsets))
@@ -196,7 +196,7 @@ class _Reader:
         for lost in self.found.lost:
             near = last is None or abs(lost.batch - last) <= 1
             if (batch is None and (last is None or lost.batch > last)) or (
-                near and (lost.batch == last or lost.key.startswith(layout.OFFSETS_DIR))
+                near and (lost.batch == last or lost.key == spark_names.offsets_key(lost.batch))
             ):
                 raise lost.error()
 
@@ -205,11 +205,13 @@ class _Reader:
         """Whether the state after `batch` depends on a file. Most entries of Spark's logs do not
         matter.
         """
-        directory, _, name = key.rpartition("/")
-        number = layout.parse_batch(name)
-        if number is None or directory not in (layout.OFFSETS_DIR, layout.COMMITS_DIR):
-            return True
-        return number == batch or (directory == layout.OFFSETS_DIR and abs(number - batch) == 1)
+        match spark_names.log_entry(key):
+            case None:
+                return True
+            case (spark_names.OFFSETS_DIR, number):
+                return abs(number - batch) <= 1
+            case (_, number):
+                return number == batch
 
     def _planned(self, spark: SparkMetadata, offsets: OffsetEntry) -> OffsetEntry | None:
         """Return the next batch's entry of the offset log, and take it into the image.
@@ -220,7 +222,7 @@ class _Reader:
         may be of another number of partitions than the state, and is not taken.
         """
         batch = offsets.batch + 1
-        key, entry = layout.offsets_key(batch), self._offsets(spark, batch)
+        key, entry = spark_names.offsets_key(batch), self._offsets(spark, batch)
         if entry is None or entry.partitions != offsets.partitions:
             return None
         text = read_if_there(self.storage, key)
@@ -238,7 +240,7 @@ class _Reader:
         """
         if batch in spark.offsets:
             return spark.offsets[batch]
-        data = read_if_there(self.storage, layout.offsets_key(batch))
+        data = read_if_there(self.storage, spark_names.offsets_key(batch))
         return None if data is None else parse_offsets(data.decode("utf-8", "replace"), batch)
 
     def _log_entry(self, key: str, batch: int) -> None:
@@ -280,7 +282,7 @@ class _Reader:
 
     def _sources(self, offsets: OffsetEntry) -> None:
         """Take what sources remember; of a file source's log, the part up to the offsets."""
-        prefix = layout.SOURCES_DIR + "/"
+        prefix = spark_names.SOURCES_PREFIX
         by_source: dict[str, list[str]] = {}
         for info in self.storage.list(prefix):
             source, _, name = info.key[len(prefix) :].partition("/")
@@ -289,7 +291,7 @@ class _Reader:
                 by_source.setdefault(source, []).append(name)
         folders = max((int(source) for source in by_source if is_number(source)), default=-1) + 1
         for source, names in by_source.items():
-            directory = layout.source_prefix(source)
+            directory = spark_names.source_prefix(source)
             chosen = None
             last = saved_logs.last_source_log_offset(offsets, source, folders)
             if last is not None:
@@ -353,22 +355,25 @@ class _Reader:
 
     def _metadata(self, operator: int, batch: int) -> None:
         """Take the operator metadata as of `batch`, and the schemas that it names."""
-        self._optional(layout.operator_metadata_v1_key(operator))
-        prefix = layout.operator_metadata_v2_prefix(operator)
+        self._optional(spark_names.operator_metadata_v1_key(operator))
+        prefix = spark_names.operator_metadata_v2_prefix(operator)
         numbers = [
-            layout.parse_batch(info.key[len(prefix) :]) for info in self.storage.list(prefix)
+            spark_names.parse_batch(info.key[len(prefix) :]) for info in self.storage.list(prefix)
         ]
         newest = max((n for n in numbers if n is not None and n <= batch), default=None)
         if newest is not None:
             key = f"{prefix}{newest}"
             text = self._text(key)
             self.texts[key] = saved_logs.operator_metadata(
-                text, operator, lambda path: layout.relative_state_schema(path, operator), name=key
+                text,
+                operator,
+                lambda path: spark_names.relative_state_schema(path, operator),
+                name=key,
             )
             for path in saved_logs.schema_paths(text, name=key):
-                self._text(layout.relative_state_schema(path, operator))
+                self._text(spark_names.relative_state_schema(path, operator))
         for name in self.found.operators[operator].stores:
-            self._optional(layout.state_schema_key(StoreId(operator, 0, name)))
+            self._optional(spark_names.state_schema_key(StoreId(operator, 0, name)))
 
     def _stores(
         self,
@@ -481,5 +486,6 @@ class _SparkReader(_Reader):
 
 def _no_id(store: StoreId, version: int) -> FormatError:
     return FormatError(
-        f"{layout.commits_key(version - 1)}: no id of store {store}", kind=ErrorKind.FORMAT_DAMAGED
+        f"{spark_names.commits_key(version - 1)}: no id of store {store}",
+        kind=ErrorKind.FORMAT_DAMAGED,
     )

@@ -6,7 +6,7 @@ import zlib
 from dataclasses import replace
 
 from millpond.errors import ErrorKind, NotFoundError, UnsupportedError
-from millpond.format import layout
+from millpond.format import layout, table_names
 from millpond.query.complete import check_complete
 from millpond.query.image import Image, StoredFile
 from millpond.query.index import CANONICAL, NATIVE, SavepointIndex, check_listed, damaged
@@ -34,7 +34,7 @@ def savepoint_image(storage: Storage, index: SavepointIndex) -> Image:
     texts: dict[str, bytes] = {}
     files: list[StoredFile] = []
     for key, entry in sorted(index.files.items()):
-        if key.startswith(f"{layout.TABLES_DIR}/"):
+        if table_names.is_table(key):
             continue  # a table; whoever writes its rows anew reads it
         if is_bulk(key):
             files.append(
@@ -55,5 +55,4 @@ def savepoint_image(storage: Storage, index: SavepointIndex) -> Image:
 
 def is_bulk(key: str) -> bool:
     """Whether `key` is a changelog or an SST. They may be large, and no restore changes them."""
-    parsed = layout.parse_key(key)
-    return parsed is not None and isinstance(parsed.file, layout.ChangelogFile | layout.SstFile)
+    return isinstance(layout.file_of(key), layout.ChangelogFile | layout.SstFile)

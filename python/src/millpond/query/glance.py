@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from millpond.errors import ErrorKind, NotFoundError, error
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.query.erasing import Erasures
 from millpond.query.expected import (
     check_ids,
@@ -48,8 +48,8 @@ def glance(storage: Storage, batch: int | None, operator: int | None) -> tuple[I
     entries = SparkMetadata(
         query_id=None,
         # In this order: a committed batch then has its entry in the offset log, too.
-        commit_batches=tuple(logged_batches(storage, layout.COMMITS_DIR)),
-        offset_batches=tuple(logged_batches(storage, layout.OFFSETS_DIR)),
+        commit_batches=tuple(logged_batches(storage, spark_names.COMMITS_DIR)),
+        offset_batches=tuple(logged_batches(storage, spark_names.OFFSETS_DIR)),
         offsets={},
         commits={},
         operators={},
@@ -59,9 +59,9 @@ def glance(storage: Storage, batch: int | None, operator: int | None) -> tuple[I
     wanted = batch if batch is not None else entries.last_committed_batch
     if wanted is None or wanted not in entries.commit_batches:
         raise NotFoundError(f"batch {wanted}", kind=ErrorKind.BATCH_NOT_COMMITTED)
-    commit = parse_commit(_read(storage, layout.commits_key(wanted)), wanted)
+    commit = parse_commit(_read(storage, spark_names.commits_key(wanted)), wanted)
     numbers = {wanted} | ({wanted + 1} & {*entries.offset_batches} if batch is not None else set())
-    offsets = {n: parse_offsets(_read(storage, layout.offsets_key(n)), n) for n in numbers}
+    offsets = {n: parse_offsets(_read(storage, spark_names.offsets_key(n)), n) for n in numbers}
     if batch is not None and replace(entries, offsets=offsets).was_left_out(wanted):
         raise error(ErrorKind.BATCH_NOT_COMMITTED, f"batch {wanted} was left out by a rescale")
     ours = {info.key for info in storage.list(f"{layout.MILLPOND_DIR}/")}
@@ -115,7 +115,7 @@ def savepoint_glance(storage: Storage, index: SavepointIndex, operator: int | No
         raise damaged("no native savepoint")
     texts = {}
     for key, entry in index.files.items():
-        if layout.is_of_operator(key) and operator in (None, layout.operator_of(key)):
+        if spark_names.is_of_operator(key) and operator in (None, layout.operator_of(key)):
             texts[key] = storage.read(key)
             if zlib.crc32(texts[key]) != entry.crc32:
                 raise damaged(f"{key}: its check sum does not match")
@@ -143,11 +143,11 @@ def _operator(
     texts: dict[str, bytes],
 ) -> OperatorImage:
     """Return an operator after a batch. Adds its metadata and schemas to `texts`."""
-    prefix = layout.operator_metadata_v2_prefix(operator)
+    prefix = spark_names.operator_metadata_v2_prefix(operator)
     newest = max(
         (n for n in logged_batches(storage, prefix.rstrip("/")) if n <= commit.batch), default=None
     )
-    key = layout.operator_metadata_v1_key(operator) if newest is None else f"{prefix}{newest}"
+    key = spark_names.operator_metadata_v1_key(operator) if newest is None else f"{prefix}{newest}"
     texts[key] = storage.read(key)
     info = operator_info_of(texts, operator)
     columns: dict[str, tuple[str, ...] | None] = {}
@@ -163,7 +163,7 @@ def _operator(
     for at in stores_of(operator, info, partitions):
         id = commit.id_of(at, info.stores) if commit.has_state_ids else ""
         if id is None:
-            raise damaged(f"{layout.commits_key(commit.batch)}: no id of store {at}")
+            raise damaged(f"{spark_names.commits_key(commit.batch)}: no id of store {at}")
         stores.append(
             StoreImage(
                 partition=at.partition,

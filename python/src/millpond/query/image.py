@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from millpond.errors import ErrorKind, InvalidInputError
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.format.format_file import decode_format, encode_format
 from millpond.format.manifest import decode_manifest, encode_manifest
 from millpond.model.ids import StoreId, VersionId
@@ -137,8 +137,9 @@ def with_operators(image: Image, numbers: Mapping[int, int]) -> Image:
         if operator is None:
             if key == layout.FORMAT_KEY and not numbers:
                 continue  # the query has no state any more
-            if key.startswith(f"{layout.COMMITS_DIR}/"):
-                text = saved_logs.commit_with_operators(text, numbers, name=key)
+            match spark_names.log_entry(key):
+                case (spark_names.COMMITS_DIR, _):
+                    text = saved_logs.commit_with_operators(text, numbers, name=key)
             texts[key] = text
         elif operator in numbers:
             texts[layout.with_operator(key, numbers[operator])] = _of_operator(
@@ -166,8 +167,7 @@ def with_operators(image: Image, numbers: Mapping[int, int]) -> Image:
 
 
 def _of_operator(key: str, text: bytes, operator: int) -> bytes:
-    parsed = layout.parse_key(key)
-    if parsed is not None and isinstance(parsed.file, layout.ManifestFile):
+    if isinstance(layout.file_of(key), layout.ManifestFile):
         # Restores find the SSTs below the store that the manifest names. Changelogs also name their
         # store, but nothing reads it.
         manifest = decode_manifest(text, name=key)
@@ -175,7 +175,7 @@ def _of_operator(key: str, text: bytes, operator: int) -> bytes:
         return encode_manifest(replace(manifest, store=store))
     if is_operator_metadata(key):
         return saved_logs.operator_metadata(
-            text, operator, lambda path: layout.relative_state_schema(path, operator), name=key
+            text, operator, lambda path: spark_names.relative_state_schema(path, operator), name=key
         )
     return text
 
@@ -184,8 +184,8 @@ def is_operator_metadata(key: str) -> bool:
     """Whether `key` is operator metadata, v1 or v2."""
     operator = layout.operator_of(key)
     return operator is not None and (
-        key == layout.operator_metadata_v1_key(operator)
-        or key.startswith(layout.operator_metadata_v2_prefix(operator))
+        key == spark_names.operator_metadata_v1_key(operator)
+        or key.startswith(spark_names.operator_metadata_v2_prefix(operator))
     )
 
 
@@ -201,9 +201,9 @@ def operator_info_of(texts: Mapping[str, bytes], operator: int) -> OperatorInfo:
         texts: files of Spark, by key.
     Raises: FormatError: FORMAT_DAMAGED.
     """
-    prefix = layout.operator_metadata_v2_prefix(operator)
+    prefix = spark_names.operator_metadata_v2_prefix(operator)
     keys = [key for key in texts if key.startswith(prefix)] or [
-        layout.operator_metadata_v1_key(operator)
+        spark_names.operator_metadata_v1_key(operator)
     ]
     return parse_operator_metadata(texts[keys[0]].decode("utf-8"), keys[0])
 
@@ -220,7 +220,7 @@ def with_schema_paths(image: Image, path_of: Callable[[str], str]) -> Image:
         if operator is not None and is_operator_metadata(key):
 
             def mapped(path: str, number: int = operator) -> str:
-                return path_of(layout.relative_state_schema(path, number))
+                return path_of(spark_names.relative_state_schema(path, number))
 
             texts[key] = saved_logs.operator_metadata(text, operator, mapped, name=key)
     return replace(image, texts=texts)
@@ -262,7 +262,7 @@ def with_query_id(image: Image, query_id: str) -> Image:
     return replace(
         image,
         query_id=query_id,
-        texts={**image.texts, layout.QUERY_METADATA_KEY: saved_logs.query_metadata(query_id)},
+        texts={**image.texts, spark_names.QUERY_METADATA_KEY: saved_logs.query_metadata(query_id)},
     )
 
 
@@ -293,15 +293,14 @@ def without_state(image: Image) -> Image:
     texts = {
         key: text
         for key, text in image.texts.items()
-        if (parsed := layout.parse_key(key)) is None
-        or not isinstance(parsed.file, layout.ManifestFile)
+        if not isinstance(layout.file_of(key), layout.ManifestFile)
     }
     return replace(image, texts=texts, files=())
 
 
 def last_offsets(image: Image) -> OffsetEntry:
     """Return the entry of the offset log for the image's batch. Raises: FormatError."""
-    text = image.texts[layout.offsets_key(image.batch)]
+    text = image.texts[spark_names.offsets_key(image.batch)]
     return parse_offsets(text.decode("utf-8"), image.batch)
 
 
@@ -326,18 +325,19 @@ def with_offsets(image: Image, offsets: Mapping[int, str]) -> Image:
     )
     texts: dict[str, bytes] = {}
     for key, text in image.texts.items():
-        if key.startswith(f"{layout.SOURCES_DIR}/") or key == layout.offsets_key(image.batch + 1):
+        if key.startswith(spark_names.SOURCES_PREFIX):
             continue
-        if key.startswith(f"{layout.OFFSETS_DIR}/"):
-            text = saved_logs.with_offsets(
-                text, offsets if key == layout.offsets_key(image.batch) else {}
-            )
+        match spark_names.log_entry(key):
+            case (spark_names.OFFSETS_DIR, batch):
+                if batch == image.batch + 1:
+                    continue
+                text = saved_logs.with_offsets(text, offsets if batch == image.batch else {})
         texts[key] = text
     return replace(
         image,
         texts=texts,
         files=tuple(
-            file for file in image.files if not file.key.startswith(f"{layout.SOURCES_DIR}/")
+            file for file in image.files if not file.key.startswith(spark_names.SOURCES_PREFIX)
         ),
         planned_batch=None,
     )
@@ -352,10 +352,10 @@ def with_entry_before(image: Image) -> Image:
     """
     if image.planned_batch is not None or image.batch == 0:
         return image
-    before = layout.offsets_key(image.batch - 1)
+    before = spark_names.offsets_key(image.batch - 1)
     if before in image.texts:
         return image
-    texts = {**image.texts, before: image.texts[layout.offsets_key(image.batch)]}
+    texts = {**image.texts, before: image.texts[spark_names.offsets_key(image.batch)]}
     return replace(image, texts=dict(sorted(texts.items())))
 
 

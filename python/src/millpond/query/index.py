@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from millpond.errors import ErrorKind, FormatError, InvalidInputError, NotFoundError
-from millpond.format import layout
+from millpond.format import layout, table_names
 from millpond.format.format_file import ERASING, refuse_erasing
 from millpond.format.sealed import seal, unseal
 from millpond.model.ids import StoreId, VersionId
@@ -181,7 +181,7 @@ def _table(fields: JsonFields, entries: Mapping[str, FileEntry]) -> TableEntry:
     if key is not None and key not in entries:
         raise fields.fail(f"a table in {key}, which the index does not list as a file")
     family = ColumnFamily.from_json(fields.child("column_family"))
-    if key is not None and not layout.is_table_key(key, store, family.name):
+    if key is not None and not table_names.is_table_key(key, store, family.name):
         raise unsafe(f"the index has a table of store {store} in {key!r}")
     return TableEntry(
         store=store,

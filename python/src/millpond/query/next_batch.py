@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from millpond.errors import NotFoundError
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.model.ids import StoreId
 from millpond.query.image import Image, OperatorImage, StoreImage, operator_info
 from millpond.spark.log_entries import CommitEntry, parse_commit, parse_offsets
@@ -28,11 +28,10 @@ class Newest:
 
 def newest_commit(storage: Storage) -> Newest | None:
     """Return the newest entry of the commit log; None: there is none."""
-    prefix = f"{layout.COMMITS_DIR}/"
     found = [
-        Newest(batch, info)
-        for info in storage.list(prefix)
-        if (batch := layout.parse_batch(info.key[len(prefix) :])) is not None
+        Newest(entry[1], info)
+        for info in storage.list(f"{spark_names.COMMITS_DIR}/")
+        if (entry := spark_names.log_entry(info.key)) is not None
     ]
     return max(found, key=lambda newest: newest.batch, default=None)
 
@@ -48,9 +47,9 @@ def read_setup(storage: Storage, operators: Sequence[int]) -> Setup:
     """
     found: list[ObjectInfo] = []
     for operator in operators:
-        found += storage.list(f"{layout.operator_dir(operator)}/{layout.SPARK_METADATA_DIR}/")
+        found += storage.list(f"{spark_names.operator_metadata_dir(operator)}/")
     found += storage.list(layout.OPERATORS_PREFIX)
-    for key in (layout.QUERY_METADATA_KEY, layout.FORMAT_KEY, layout.RESCALE_JOURNAL_KEY):
+    for key in (spark_names.QUERY_METADATA_KEY, layout.FORMAT_KEY, layout.RESCALE_JOURNAL_KEY):
         try:
             found.append(storage.stat(key))
         except NotFoundError:
@@ -68,8 +67,8 @@ def next_image(storage: Storage, before: Image, batch: int) -> Image | None:
     Returns: None: the batch is not one of the same kind; look at the whole query.
     Raises: FormatError: FORMAT_DAMAGED: an entry is damaged. NotFoundError: an entry is gone.
     """
-    commit = parse_commit(_text(storage, layout.commits_key(batch)), batch)
-    offsets = parse_offsets(_text(storage, layout.offsets_key(batch)), batch)
+    commit = parse_commit(_text(storage, spark_names.commits_key(batch)), batch)
+    offsets = parse_offsets(_text(storage, spark_names.offsets_key(batch)), batch)
     present = {operator.operator for operator in before.operators}
     same = (
         batch > before.batch

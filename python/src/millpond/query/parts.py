@@ -7,24 +7,23 @@ query elsewhere.
 
 from __future__ import annotations
 
-from millpond.format import layout
+from millpond.format import layout, spark_names
 
 
 def is_part(key: str, batch: int) -> bool:
     """Return whether `key` is a file of a savepoint of `batch`, other than the index and tables."""
-    logs = {layout.commits_key(batch)} | {
-        layout.offsets_key(n) for n in (batch - 1, batch, batch + 1) if n >= 0
+    logs = {spark_names.commits_key(batch)} | {
+        spark_names.offsets_key(n) for n in (batch - 1, batch, batch + 1) if n >= 0
     }
-    if key in logs or key in (layout.QUERY_METADATA_KEY, layout.FORMAT_KEY):
+    if key in logs or key in (spark_names.QUERY_METADATA_KEY, layout.FORMAT_KEY):
         return True
-    return layout.is_of_source(key) or layout.is_of_operator(key) or is_state(key)
+    return spark_names.is_of_source(key) or spark_names.is_of_operator(key) or is_state(key)
 
 
 def is_state(key: str) -> bool:
     """Return whether `key` is a changelog, a manifest or an SST. Canonical savepoints have tables
     instead.
     """
-    parsed = layout.parse_key(key)
-    return parsed is not None and isinstance(
-        parsed.file, layout.ChangelogFile | layout.ManifestFile | layout.SstFile
+    return isinstance(
+        layout.file_of(key), layout.ChangelogFile | layout.ManifestFile | layout.SstFile
     )

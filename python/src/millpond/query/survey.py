@@ -16,7 +16,7 @@ from millpond.errors import (
     UnsupportedError,
     error,
 )
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.format.format_file import CheckpointFormat, decode_format
 from millpond.model.ids import StoreId
 from millpond.query.expected import (
@@ -102,7 +102,7 @@ def survey(
     result.lost = list(lost_entries(result.spark))
     result.rescale = unfinished_rescale(storage, checkpoint)
     present: set[int] = set()
-    for info in list_state(storage, layout.STATE_DIR + "/"):
+    for info in list_state(storage, layout.STATE_PREFIX):
         operator = layout.operator_of(info.key)
         if operator is not None:
             present.add(operator)
@@ -167,7 +167,7 @@ def _read_operators(storage: Storage, result: Survey, present: set[int]) -> None
             if commit is not None:
                 _read_schemas(storage, result, operator, info)
         elif commit is not None:
-            key = f"{layout.operator_dir(operator)}/{layout.SPARK_METADATA_DIR}"
+            key = spark_names.operator_metadata_dir(operator)
             result.errors.append((key, _gone(key, commit.batch, "which stores the operator has")))
 
 
@@ -215,9 +215,7 @@ def _read_schemas(storage: Storage, result: Survey, operator: int, info: Operato
         try:
             keys = schema_keys(operator, info, store)
         except MillpondError as e:
-            result.errors.append(
-                (f"{layout.operator_dir(operator)}/{layout.SPARK_METADATA_DIR}", e)
-            )
+            result.errors.append((spark_names.operator_metadata_dir(operator), e))
             continue
         for key in keys:
             try:
@@ -256,7 +254,7 @@ def _note_missing(result: Survey, present: set[int]) -> None:
             f"{layout.FORMAT_KEY} is not there: nothing tells the key groups",
         )
         result.errors.append((layout.FORMAT_KEY, e))
-    key = layout.QUERY_METADATA_KEY
+    key = spark_names.QUERY_METADATA_KEY
     if (
         spark.query_id is None
         and spark.commit_batches

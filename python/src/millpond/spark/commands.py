@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from millpond.errors import ConflictError, ErrorKind, MillpondError
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.spark.heartbeats import OWN_COMMANDS, own_process, refuse_running
 from millpond.storage import Storage, is_there
 
@@ -43,8 +43,8 @@ class Hold:
         self.storage = storage
         self.root = root
         self.name = f"{layout.COMMAND_PREFIX}{uuid.uuid4()}"
-        self._key = f"{layout.RUNNING_PREFIX}{self.name}.json"
-        self._hold = f"{layout.RUNNING_PREFIX}{self.name}.hold"
+        self._key = layout.running_key(self.name)
+        self._hold = layout.hold_key(self.name)
         self._text: dict[str, object] = {"command": command, **own_process()}
         self._is_held = False
         self._checked = -math.inf
@@ -78,7 +78,7 @@ class Hold:
         self.refuse_running(ending_s)
         self.storage.delete(
             info.key
-            for info in list(self.storage.list(layout.RUNNING_PREFIX + layout.COMMAND_PREFIX))
+            for info in list(self.storage.list(layout.RUNNING_COMMANDS_PREFIX))
             if info.key not in (self._key, self._hold)
         )
         self._is_held = True
@@ -136,7 +136,7 @@ def at_work(
     Raises: ConflictError: QUERY_RUNNING, COMMAND_RUNNING.
     """
     hold = Hold(storage, root, command)
-    needed = (layout.QUERY_METADATA_KEY, layout.FORMAT_KEY)
+    needed = (spark_names.QUERY_METADATA_KEY, layout.FORMAT_KEY)
     is_query = all(is_there(storage, key) for key in needed)
     if not is_query and not is_there(storage, layout.SAVEPOINT_KEY):
         hold.refuse_running(ending_s)

@@ -93,8 +93,8 @@ def _look(storage: Storage, but: str) -> list[_Seen]:
     """
     found = []
     for info in storage.list(layout.RUNNING_PREFIX):
-        name = info.key.rpartition("/")[2]
-        if not name.endswith(".json") or name.startswith(".") or name == f"{but}.json":
+        name = layout.parse_running(info.key)
+        if name is None or name == but:
             continue
         age_ms = time.time_ns() // 1_000_000 - info.modified_ms
         if age_ms >= _MOST_SKEW_MS:
@@ -110,7 +110,7 @@ def _look(storage: Storage, but: str) -> list[_Seen]:
         if not isinstance(value, dict):
             value = {}
         beat = Heartbeat(
-            run_id=name.removesuffix(".json"),
+            run_id=name,
             host=str(value.get("host", "")),
             pid=_whole(value.get("pid"), 0),
             age_ms=max(0, age_ms),

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 
 from millpond.errors import ConflictError, ErrorKind
-from millpond.format import layout
+from millpond.format import spark_names
 from millpond.spark.heartbeats import refuse_running
 from millpond.storage import Storage
 
@@ -26,11 +26,11 @@ def read_logs(storage: Storage) -> Logs:
     """Return the newest entries of the offset and commit logs."""
     newest: dict[str, int] = {}
     written_ms = 0
-    for name in (layout.OFFSETS_DIR, layout.COMMITS_DIR):
+    for name in (spark_names.OFFSETS_DIR, spark_names.COMMITS_DIR):
         for info in storage.list(f"{name}/"):
-            number = layout.parse_batch(info.key.removeprefix(f"{name}/"))
-            if number is not None and number >= newest.get(name, -1):
-                newest[name] = number
+            entry = spark_names.log_entry(info.key)
+            if entry is not None and entry[1] >= newest.get(name, -1):
+                newest[name] = entry[1]
                 written_ms = max(written_ms, info.modified_ms)
     return Logs(tuple(newest.items()), max(0, time.time_ns() // 1_000_000 - written_ms))
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from millpond.errors import ErrorKind, FormatError, UnsupportedError
-from millpond.format import layout
+from millpond.format import spark_names
 from millpond.model.ids import StoreId
 
 SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
@@ -142,7 +142,7 @@ class OperatorInfo:
 
 def parse_offsets(text: str, batch: int) -> OffsetEntry:
     """Parse `offsets/<batch>`. Raises: FormatError."""
-    key = layout.offsets_key(batch)
+    key = spark_names.offsets_key(batch)
     lines, metadata = _entry(text, key, _OFFSET_LOG_VERSIONS)
     if "nextBatchWatermarkMs" in metadata:
         raise damaged_log(key, "an entry of the commit log")
@@ -161,7 +161,7 @@ def parse_offsets(text: str, batch: int) -> OffsetEntry:
 
 def parse_commit(text: str, batch: int) -> CommitEntry:
     """Parse `commits/<batch>`. Raises: FormatError."""
-    key = layout.commits_key(batch)
+    key = spark_names.commits_key(batch)
     lines, metadata = _entry(text, key, _COMMIT_LOG_VERSIONS)
     if "batchWatermarkMs" in metadata:
         raise damaged_log(key, "an entry of the offset log")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 
 from millpond.errors import NotFoundError
-from millpond.format import layout
+from millpond.format import spark_names
 from millpond.storage import Storage
 
 
@@ -17,7 +17,7 @@ def put_log(storage: Storage, key: str, content: bytes, *, if_absent: bool = Tru
         UnavailableError: the storage fails.
     """
     # An old sidecar would make Hadoop refuse the new file. Without one Hadoop reads it unchecked.
-    storage.delete([layout.crc_key(key)])
+    storage.delete([spark_names.crc_key(key)])
     storage.put_bytes(key, content, if_absent=if_absent)
 
 

@@ -14,7 +14,7 @@ from functools import partial
 from typing import TypeVar
 
 from millpond.errors import FormatError, MillpondError, NotFoundError, UnsupportedError
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.spark.log_entries import (
     CommitEntry,
     OffsetEntry,
@@ -187,8 +187,8 @@ def _read_logs(
     """Read Spark's logs once. Return what they say, and how many commits were listed."""
     # The commit log first. A batch of the commit log then has its entry in the offset log too, even
     # if it commits meanwhile.
-    commit_batches = logged_batches(storage, layout.COMMITS_DIR)
-    offset_batches = logged_batches(storage, layout.OFFSETS_DIR)
+    commit_batches = logged_batches(storage, spark_names.COMMITS_DIR)
+    offset_batches = logged_batches(storage, spark_names.OFFSETS_DIR)
     listed = len(commit_batches)
 
     gone: set[str] = set()  # keys of what Spark has removed since it was listed
@@ -208,16 +208,16 @@ def _read_logs(
 
     offsets: dict[int, OffsetEntry] = {}
     for batch in _wanted(offset_batches, batches):
-        offset = read(layout.offsets_key(batch), partial(parse_offsets, batch=batch))
+        offset = read(spark_names.offsets_key(batch), partial(parse_offsets, batch=batch))
         if offset is not None:
             offsets[batch] = offset
     commits: dict[int, CommitEntry] = {}
     for batch in _wanted(commit_batches, batches):
-        commit = read(layout.commits_key(batch), partial(parse_commit, batch=batch))
+        commit = read(spark_names.commits_key(batch), partial(parse_commit, batch=batch))
         if commit is not None:
             commits[batch] = commit
-    offset_batches = [b for b in offset_batches if layout.offsets_key(b) not in gone]
-    commit_batches = [b for b in commit_batches if layout.commits_key(b) not in gone]
+    offset_batches = [b for b in offset_batches if spark_names.offsets_key(b) not in gone]
+    commit_batches = [b for b in commit_batches if spark_names.commits_key(b) not in gone]
     if operators is None:
         operators = _operators(storage)
     infos = {}
@@ -226,7 +226,7 @@ def _read_logs(
         if info is not None:
             infos[operator] = info
     result = SparkMetadata(
-        query_id=read(layout.QUERY_METADATA_KEY, query_id_of),
+        query_id=read(spark_names.QUERY_METADATA_KEY, query_id_of),
         offset_batches=tuple(offset_batches),
         commit_batches=tuple(commit_batches),
         offsets=offsets,
@@ -238,13 +238,13 @@ def _read_logs(
 
 def read_operator_info(storage: Storage, operator: int) -> OperatorInfo | None:
     """Return the newest metadata of one operator; None if there is none yet. Prefers v2 to v1."""
-    prefix = layout.operator_metadata_v2_prefix(operator)
+    prefix = spark_names.operator_metadata_v2_prefix(operator)
     newest = max((b for b in _names_as_batches(storage, prefix)), default=None)
     if newest is not None:
         text = _read_text(storage, f"{prefix}{newest}")
         if text is not None:
             return parse_operator_metadata(text, f"{prefix}{newest}")
-    key = layout.operator_metadata_v1_key(operator)
+    key = spark_names.operator_metadata_v1_key(operator)
     text = _read_text(storage, key)
     return None if text is None else parse_operator_metadata(text, key)
 
@@ -260,19 +260,19 @@ def logged_batches(storage: Storage, directory: str) -> list[int]:
 
 def newest_commit(storage: Storage) -> int:
     """Return the newest batch in the commit log; -1: there is none. One listing."""
-    return max(_names_as_batches(storage, layout.COMMITS_DIR + "/"), default=-1)
+    return max(_names_as_batches(storage, spark_names.COMMITS_DIR + "/"), default=-1)
 
 
 def _names_as_batches(storage: Storage, prefix: str) -> list[int]:
     names = (info.key[len(prefix) :] for info in storage.list(prefix))
-    return [batch for batch in map(layout.parse_batch, names) if batch is not None]
+    return [batch for batch in map(spark_names.parse_batch, names) if batch is not None]
 
 
 def _operators(storage: Storage) -> list[int]:
     found = set()
-    prefix = layout.STATE_DIR + "/"
+    prefix = layout.STATE_PREFIX
     for info in storage.list(prefix):
-        operator = layout.parse_batch(info.key[len(prefix) :].partition("/")[0])
+        operator = spark_names.parse_batch(info.key[len(prefix) :].partition("/")[0])
         if operator is not None:
             found.add(operator)
     return sorted(found)

@@ -18,14 +18,14 @@ import json
 from collections.abc import Callable, Iterable, Mapping
 
 from millpond.errors import ErrorKind, FormatError
-from millpond.format import layout
+from millpond.format import spark_names
 
 _COMPACT = ".compact"
 _DEFAULT_INTERVAL = 10
 
 
 def _entry(name: str) -> int | None:
-    return layout.parse_batch(name.removesuffix(_COMPACT))
+    return spark_names.parse_batch(name.removesuffix(_COMPACT))
 
 
 def cut(

@@ -26,7 +26,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from millpond.errors import FormatError, NotFoundError, UnsupportedError
-from millpond.format import layout
+from millpond.format import table_names
 from millpond.format.checksums import file_crc32
 from millpond.local.scratch import scratch_directory
 from millpond.model.ids import StoreId
@@ -214,7 +214,9 @@ class TableWriters:
                     store=store.store,
                     family=family,
                     rows=writer.rows if writer is not None else 0,
-                    key=layout.table_key(store.store, family.name) if writer is not None else None,
+                    key=table_names.table_key(store.store, family.name)
+                    if writer is not None
+                    else None,
                     scalable=store.scalable,
                     reason=store.reason,
                 )
@@ -226,7 +228,7 @@ class TableWriters:
         result = []
         for (store, family), writer in self._writers.items():
             size_bytes, crc32 = os.path.getsize(writer.path), file_crc32(writer.path)
-            key = layout.table_key(store, family)
+            key = table_names.table_key(store, family)
             result.append((writer.path, FileEntry(key=key, size_bytes=size_bytes, crc32=crc32)))
         return result
 

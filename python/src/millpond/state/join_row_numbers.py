@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from millpond.format import layout
+from millpond.format import table_names
 from millpond.model.ids import StoreId
 from millpond.model.json_fields import ColumnFamily
 from millpond.model.key_groups import KeyGroups
@@ -97,7 +97,7 @@ class JoinRowNumbers:
                 np.concatenate(self._hashes.pop(store)), np.concatenate(self._numbers.pop(store))
             )
             start = 0
-            with pq.ParquetFile(paths[layout.table_key(store, self._names[store])]) as file:
+            with pq.ParquetFile(paths[table_names.table_key(store, self._names[store])]) as file:
                 for batch in row_batches(file, ("key_group", "key", "value_bytes")):
                     end = start + batch.num_rows
                     groups = batch.column("key_group").fill_null(UNKNOWN_GROUP).to_numpy()

@@ -15,7 +15,7 @@ from millpond.errors import (
     NotFoundError,
     UnavailableError,
 )
-from millpond.format import layout
+from millpond.format import spark_names
 from millpond.query.erasing import whole_read
 from millpond.query.from_checkpoint import look
 from millpond.query.glance import glance
@@ -200,7 +200,7 @@ class _Batches:
 
 def _is_kept(storage: Storage, batch: int) -> bool:
     """Whether Spark's logs go back to a batch. A query that runs goes on dropping the oldest."""
-    logs = (layout.COMMITS_DIR, layout.OFFSETS_DIR)
+    logs = (spark_names.COMMITS_DIR, spark_names.OFFSETS_DIR)
     return all(batch >= min(logged_batches(storage, log), default=0) for log in logs)
 
 

@@ -14,7 +14,7 @@ import time
 
 from millpond._version import __version__
 from millpond.errors import ConflictError, ErrorKind, FormatError, InvalidInputError, NotFoundError
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.format.roots import parse_root
 from millpond.format.sealed import seal, unseal
 from millpond.storage.base import Storage, read_if_there
@@ -60,7 +60,7 @@ def read_query_id(spark: Storage) -> str | None:
     Raises: FormatError: FORMAT_DAMAGED.
     """
     try:
-        return query_id_of(spark.read(layout.QUERY_METADATA_KEY))
+        return query_id_of(spark.read(spark_names.QUERY_METADATA_KEY))
     except NotFoundError:
         return None
 
@@ -76,7 +76,7 @@ def query_id_of(metadata: bytes | str) -> str | None:
         return None
     except (ValueError, TypeError) as e:
         raise FormatError(
-            f"{layout.QUERY_METADATA_KEY} is not what Spark writes: {e}",
+            f"{spark_names.QUERY_METADATA_KEY} is not what Spark writes: {e}",
             kind=ErrorKind.FORMAT_DAMAGED,
         ) from e
     return value if isinstance(value, str) else None
@@ -125,8 +125,8 @@ def _new_place(spark: Storage, uri: str, root_uri: str) -> str:
     query_id = read_query_id(spark)
     if query_id is None:
         raise InvalidInputError(
-            f"storage.uri is set, but there is no {root_uri}/{layout.QUERY_METADATA_KEY}, which"
-            " holds the id of the query",
+            f"storage.uri is set, but there is no {root_uri}/{spark_names.QUERY_METADATA_KEY},"
+            " which holds the id of the query",
             kind=ErrorKind.NOT_A_CHECKPOINT,
             hint="Put the checkpointLocation where every executor can read it.",
         )

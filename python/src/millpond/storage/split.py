@@ -10,7 +10,7 @@ import heapq
 import itertools
 from collections.abc import Callable, Iterable, Iterator
 
-from millpond.format import layout
+from millpond.format import spark_names
 from millpond.storage.base import Copied, ObjectInfo, Storage
 from millpond.storage.keys import check_key, check_prefix
 from millpond.storage.paging import list_by_pages
@@ -36,7 +36,7 @@ class SplitStorage:
 
     def side_of(self, key: str) -> Storage:
         """Return the storage that keeps the object `key`."""
-        return self.spark if layout.is_sparks(check_key(key)) else self.state
+        return self.spark if spark_names.is_sparks(check_key(key)) else self.state
 
     def put_file(
         self, key: str, local_path: str, *, if_absent: bool = False, link: bool = False
@@ -70,19 +70,19 @@ class SplitStorage:
     ) -> builtins.list[Iterator[ObjectInfo]]:
         """Return what belongs to each place that can have objects with the prefix."""
         check_prefix(prefix)
-        side = layout.side_of_prefix(prefix)
+        side = spark_names.side_of_prefix(prefix)
         if side is not None:
             return [listing(self.spark if side else self.state)]
         return [
-            (info for info in listing(self.state) if not layout.is_sparks(info.key)),
-            (info for info in listing(self.spark) if layout.is_sparks(info.key)),
+            (info for info in listing(self.state) if not spark_names.is_sparks(info.key)),
+            (info for info in listing(self.spark) if spark_names.is_sparks(info.key)),
         ]
 
     def delete(self, keys: Iterable[str]) -> None:
         spark: list[str] = []
         state: list[str] = []
         for key in keys:
-            (spark if layout.is_sparks(check_key(key)) else state).append(key)
+            (spark if spark_names.is_sparks(check_key(key)) else state).append(key)
         if state:
             self.state.delete(state)
         if spark:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from millpond.errors import NotFoundError
-from millpond.format import layout
+from millpond.format import spark_names
 from millpond.model.ids import StoreId, VersionId
 from millpond.spark.log_entries import parse_commit
 from millpond.storage import Storage, is_there
@@ -20,8 +20,8 @@ def is_committed(storage: Storage, store: StoreId, version: VersionId, spark_for
     batch = version.version - 1
     try:
         commit = parse_commit(
-            storage.read(layout.commits_key(batch)).decode("utf-8", "replace"), batch
+            storage.read(spark_names.commits_key(batch)).decode("utf-8", "replace"), batch
         )
     except NotFoundError:
-        return not is_there(storage, layout.QUERY_METADATA_KEY)
+        return not is_there(storage, spark_names.QUERY_METADATA_KEY)
     return spark_format < 2 or version.id in commit.ids_of(store.operator, store.partition)

@@ -93,7 +93,7 @@ def read_listing(storage: Storage, store: StoreId) -> Listing:
     return listing
 
 
-def list_stores(storage: Storage, prefix: str = layout.STATE_DIR + "/") -> dict[StoreId, Listing]:
+def list_stores(storage: Storage, prefix: str = layout.STATE_PREFIX) -> dict[StoreId, Listing]:
     """Return the files of all stores below `prefix`, which lies in `state/`."""
     found: dict[StoreId, Listing] = {}
     for info in list_state(storage, prefix):

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Literal
 
 from millpond.errors import ErrorKind, InvalidInputError, MillpondError
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.storage import LocalStorage, open_storage, root_of
 from millpond.storage.local import translate
 
@@ -95,8 +95,8 @@ def _kind(key: str) -> Literal["query", "savepoint"] | None:
     if key == layout.SAVEPOINT_KEY:
         return "savepoint"
     folder, _, name = key.rpartition("/")
-    is_log = folder in (layout.OFFSETS_DIR, layout.COMMITS_DIR)
-    return "query" if is_log and layout.parse_batch(name) is not None else None
+    is_log = folder in (spark_names.OFFSETS_DIR, spark_names.COMMITS_DIR)
+    return "query" if is_log and spark_names.parse_batch(name) is not None else None
 
 
 def _is_within(folder: str, other: str) -> bool:
@@ -107,7 +107,7 @@ def _in_folder(folder: str, depth: int) -> Iterator[Place]:
     """Yield what is in a folder. Raises: OSError: the folder itself cannot be listed."""
     if os.path.isfile(os.path.join(folder, layout.SAVEPOINT_KEY)):
         yield _place(folder, "savepoint")
-    elif os.path.isdir(os.path.join(folder, layout.OFFSETS_DIR)):
+    elif os.path.isdir(os.path.join(folder, spark_names.OFFSETS_DIR)):
         yield _place(folder, "query")
     elif depth:
         with os.scandir(folder) as entries:

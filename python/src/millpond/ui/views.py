@@ -10,7 +10,7 @@ from typing import Any
 
 from millpond import api, checkpoint, savepoint
 from millpond.errors import MillpondError
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.model.ids import StoreId
 from millpond.operations.inspect.anatomy import anatomy, group_counts
 from millpond.spark.heartbeats import heartbeats
@@ -34,7 +34,7 @@ _KINDS = (*_OF_STORES.values(), "Spark's logs", "history", "other")
 def newest_batch(place: Place) -> int | None:
     """Return the last committed batch of a query; None: none is. One listing."""
     storage, _ = open_root(place.path)
-    return max(logged_batches(storage, layout.COMMITS_DIR), default=None)
+    return max(logged_batches(storage, spark_names.COMMITS_DIR), default=None)
 
 
 def query(place: Place) -> Json:
@@ -87,16 +87,10 @@ def storage(place: Place) -> Json:
 
 
 def _kind(key: str) -> str:
-    parsed = layout.parse_key(key)
-    if parsed is not None and type(parsed.file) in _OF_STORES:
-        return _OF_STORES[type(parsed.file)]
-    log = key.partition("/")[0]
-    if log in (
-        layout.OFFSETS_DIR,
-        layout.COMMITS_DIR,
-        layout.SOURCES_DIR,
-        layout.QUERY_METADATA_KEY,
-    ):
+    file = layout.file_of(key)
+    if file is not None:
+        return _OF_STORES[type(file)]
+    if spark_names.is_of_logs(key):
         return "Spark's logs"
     return "history" if key.startswith(layout.HISTORY_PREFIX) else "other"
 
@@ -178,8 +172,7 @@ def _shared_bytes(mine: Mapping[str, int], theirs: Mapping[str, int]) -> int:
 
 
 def _is_sst(key: str) -> bool:
-    parsed = layout.parse_key(key)
-    return parsed is not None and isinstance(parsed.file, layout.SstFile)
+    return isinstance(layout.file_of(key), layout.SstFile)
 
 
 def _ssts(place: Place) -> dict[str, int]:
@@ -189,7 +182,7 @@ def _ssts(place: Place) -> dict[str, int]:
             files = savepoint.show(place.path).index.files
             return {key: entry.size_bytes for key, entry in files.items() if _is_sst(key)}
         storage, _ = open_root(place.path)
-        listed = list_state(storage, f"{layout.STATE_DIR}/")
+        listed = list_state(storage, layout.STATE_PREFIX)
         return {info.key: info.size_bytes for info in listed if _is_sst(info.key)}
     except MillpondError:
         return {}  # its own page says what is wrong with it

@@ -14,7 +14,7 @@ import millpond
 from integration.depth import quick_first
 from millpond import savepoint
 from millpond.errors import ErrorKind
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.format.manifest import decode_manifest
 from millpond.model.ids import StoreId, VersionId
 from millpond.model.key_groups import KeyGroups
@@ -210,10 +210,10 @@ class TwoOperators(HashedBuilder):
 
     def spark_logs(self, batches: int) -> None:
         super().spark_logs(batches)
-        text = self.storage.read(layout.operator_metadata_v1_key(0))
+        text = self.storage.read(spark_names.operator_metadata_v1_key(0))
         told = text.replace(b'"operatorId": 0', b'"operatorId": 1')
         assert told != text
-        self.storage.put_bytes(layout.operator_metadata_v1_key(1), told)
+        self.storage.put_bytes(spark_names.operator_metadata_v1_key(1), told)
         self.storage.put_bytes("state/1/0/_metadata/schema", self.schema())
         self.storage.put_bytes(layout.operator_record_key(1), b"")
 

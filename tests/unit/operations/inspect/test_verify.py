@@ -18,7 +18,7 @@ import pytest
 
 from millpond import savepoint
 from millpond.errors import ErrorKind, InvalidInputError, UnavailableError, UnsupportedError
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.format.format_file import CheckpointFormat, encode_format
 from millpond.format.manifest import encode_manifest
 from millpond.model.ids import StoreId, VersionId
@@ -163,7 +163,9 @@ def test_what_a_collection_leaves_is_right(built: CheckpointBuilder) -> None:
     """Versions 1 and 2 have expired. Spark removed their batches, and Millpond removed the rest."""
     for store in built.stores():
         built.storage.delete([changelog_key(built, store, version) for version in (1, 2, 3)])
-    built.storage.delete([layout.offsets_key(0), layout.commits_key(0), layout.commits_key(1)])
+    built.storage.delete(
+        [spark_names.offsets_key(0), spark_names.commits_key(0), spark_names.commits_key(1)]
+    )
     assert problems(built) == set()
 
 
@@ -186,9 +188,9 @@ def test_missing_store(built: CheckpointBuilder) -> None:
 
 def test_an_operator_without_keys_has_partition_0_alone(built: CheckpointBuilder) -> None:
     built.storage.delete([info.key for info in built.storage.list(layout.store_prefix(P1))])
-    built.storage.put_bytes(layout.state_schema_key(P0), state_schema([], ["count"]))
+    built.storage.put_bytes(spark_names.state_schema_key(P0), state_schema([], ["count"]))
     for batch in range(6):
-        key = layout.commits_key(batch)
+        key = spark_names.commits_key(batch)
         text = built.storage.read(key).decode().replace(f', ["{version_id(P1, batch + 1)}"]', "")
         built.storage.put_bytes(key, text.encode())
     assert problems(built) == set()
@@ -285,9 +287,9 @@ class Collecting(LocalStorage):
 
 def test_a_collection_meanwhile_is_no_problem(built: CheckpointBuilder) -> None:
     batches = [
-        layout.offsets_key(0),
-        layout.offsets_key(1),
-        *(layout.commits_key(batch) for batch in range(3)),
+        spark_names.offsets_key(0),
+        spark_names.offsets_key(1),
+        *(spark_names.commits_key(batch) for batch in range(3)),
     ]
     built.storage.delete(batches)
     doomed = [
@@ -376,7 +378,7 @@ def test_sums_that_hadoop_keeps_beside_a_file(built: CheckpointBuilder) -> None:
         "state/0/0/_metadata/schema",
     ):
         data = built.storage.read(key)
-        sidecar = layout.crc_key(key)
+        sidecar = spark_names.crc_key(key)
         built.storage.put_bytes(sidecar, sums(data))
         assert problems(built) == set()
         for stale in (sums(data + b"x"), sums(data)[:-1], sums(b"")):
@@ -392,15 +394,15 @@ def test_sums_that_hadoop_keeps_beside_a_file(built: CheckpointBuilder) -> None:
 def test_what_a_killed_fork_left(built: CheckpointBuilder, logs: bool, elsewhere: bool) -> None:
     """On object storage. All files that are there are whole, and no query starts there."""
     if not logs:
-        for folder in (layout.OFFSETS_DIR, layout.COMMITS_DIR):
+        for folder in (spark_names.OFFSETS_DIR, spark_names.COMMITS_DIR):
             shutil.rmtree(built.root / folder)
-        built.storage.delete([layout.QUERY_METADATA_KEY])
+        built.storage.delete([spark_names.QUERY_METADATA_KEY])
     storage: Storage = built.storage
     claimed = built.storage
     if elsewhere:
         claimed = LocalStorage(f"{built.root}-spark", fsync=False)
         for info in built.storage.list(""):
-            if layout.is_sparks(info.key):
+            if spark_names.is_sparks(info.key):
                 claimed.put_bytes(info.key, built.storage.read(info.key))
         storage = SplitStorage(claimed, built.storage)
     assert verify(storage, "name").ok
@@ -478,12 +480,12 @@ def test_a_query_without_state_may_log_some_batches_alone(
     for batch in range(7):
         if spark_format == 2:
             text = b'v2\n{"nextBatchWatermarkMs":0,"stateUniqueIds":{}}'
-            built.storage.put_bytes(layout.commits_key(batch), text)
+            built.storage.put_bytes(spark_names.commits_key(batch), text)
     for batch in (1, 2, 4):
-        built.storage.delete([layout.offsets_key(batch), layout.commits_key(batch)])
+        built.storage.delete([spark_names.offsets_key(batch), spark_names.commits_key(batch)])
     assert problems(built) == set()
     savepoint.fork(built.root, tmp_path / "fork")
-    for key in (layout.commits_key(3), layout.offsets_key(5)):
+    for key in (spark_names.commits_key(3), spark_names.offsets_key(5)):
         text = built.storage.read(key)
         built.storage.delete([key])
         assert problems(built) == {("FORMAT_DAMAGED", key)}
@@ -498,7 +500,7 @@ def test_batches_that_expire_meanwhile_are_no_problem(tmp_path: Path) -> None:
         hidden = {
             key: built.storage.read(key)
             for batch in range(7, 12)
-            for key in (layout.offsets_key(batch), layout.commits_key(batch))
+            for key in (spark_names.offsets_key(batch), spark_names.commits_key(batch))
         }
         built.storage.delete(hidden)
         found, wrong = verify_logs(built.storage, "name")
@@ -509,7 +511,9 @@ def test_batches_that_expire_meanwhile_are_no_problem(tmp_path: Path) -> None:
         gone += [changelog_key(built, P0, version) for version in range(1, 10)]
         built.storage.delete(gone)
         # The log goes back one batch further than the state.
-        old = [name(n) for n in range(7) for name in (layout.offsets_key, layout.commits_key)]
+        old = [
+            name(n) for n in range(7) for name in (spark_names.offsets_key, spark_names.commits_key)
+        ]
         built.storage.delete(old)
         part = verify_store(built.storage, found, P0)
         assert (part.checked.manifests, part.problems) == (1, [])

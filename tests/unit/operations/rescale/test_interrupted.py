@@ -12,7 +12,7 @@ import pytest
 from millpond.agent.service import AgentService
 from millpond.cli.main import main
 from millpond.errors import ErrorKind, MillpondError, UnavailableError
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.model.key_groups import KeyGroups
 from millpond.operations.inspect import verify
 from millpond.operations.rescale import rescale, undo, write
@@ -72,10 +72,10 @@ def test_sums_of_files_that_were_there_before_go(built: CheckpointBuilder) -> No
     """Somebody went back behind batch 6, with which a run had begun, and left batch 5 uncommitted.
     Spark refused to read the new files: the sums beside them were of the old ones.
     """
-    metadata = f"{layout.operator_metadata_v2_prefix(0)}6"
-    built.storage.put_bytes(metadata, built.storage.read(layout.operator_metadata_v1_key(0)))
+    metadata = f"{spark_names.operator_metadata_v2_prefix(0)}6"
+    built.storage.put_bytes(metadata, built.storage.read(spark_names.operator_metadata_v1_key(0)))
     (built.root / "commits/5").unlink()
-    sidecars = [layout.crc_key(key) for key in ("commits/5", metadata)]
+    sidecars = [spark_names.crc_key(key) for key in ("commits/5", metadata)]
     for key in sidecars:
         built.storage.put_bytes(key, b"crc\0" + (512).to_bytes(4, "big") + b"sums")
     rescale(built.storage, "it", 8, skip_uncommitted=True)
@@ -241,7 +241,7 @@ def test_undo_after_spark_has_deleted_the_entry(
         (built.root / f"offsets/{batch}").write_text(entry)
         (built.root / f"commits/{batch}").write_text(commit)
     for batch in range(7):
-        for log in (layout.OFFSETS_DIR, layout.COMMITS_DIR):
+        for log in (spark_names.OFFSETS_DIR, spark_names.COMMITS_DIR):
             (built.root / log / str(batch)).unlink(missing_ok=True)
     before = tree(built.root)
     assert main(["rescale", str(built.root), "--undo"]) == 0
@@ -271,8 +271,8 @@ def test_a_file_sink_that_only_settings_reach(
     settings, root = server.settings(), f"s3a://{server.bucket()}/out"
     sink = open_storage(root, settings)
     for number in range(6):
-        sink.put_bytes(f"{layout.SINK_LOG_PREFIX}{number}", b"v1")
-    entry = f"{layout.SINK_LOG_PREFIX}6"
+        sink.put_bytes(f"{spark_names.SINK_LOG_PREFIX}{number}", b"v1")
+    entry = f"{spark_names.SINK_LOG_PREFIX}6"
     recorded = json.dumps({"sink": "file", "path": root}).encode()
     built.storage.put_bytes(layout.SINK_KEY, recorded)
     before = tree(built.root)

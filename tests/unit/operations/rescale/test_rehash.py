@@ -16,7 +16,7 @@ import millpond
 from millpond import savepoint
 from millpond.cli.main import main
 from millpond.errors import ErrorKind, MillpondError, UnavailableError
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.format.changelog import ChangelogHeader
 from millpond.format.format_file import decode_format
 from millpond.model.ids import StoreId, new_id
@@ -95,7 +95,7 @@ def test_partitions_that_number_column_families_differently(
 def test_such_a_rescale_that_is_killed_is_taken_back(tmp_path: Path) -> None:
     built = _Unlike(tmp_path / "query").build(snapshots=())
     before = tree(built.root)
-    storage = FailingStorage(str(built.root), stop_before=layout.commits_key(6), kills=True)
+    storage = FailingStorage(str(built.root), stop_before=spark_names.commits_key(6), kills=True)
     with pytest.raises(Killed):
         rescale(storage, "it", 4)
     assert undo(built.storage, "it")
@@ -283,13 +283,13 @@ def test_state_that_is_kept_elsewhere(tmp_path: Path) -> None:
     built = RowsBuilder(tmp_path / "ckpt").build()
     state = MemoryStorage()
     for info in list(built.storage.list("")):
-        if not layout.is_sparks(info.key):
+        if not spark_names.is_sparks(info.key):
             state.put_bytes(info.key, built.storage.read(info.key))
             built.storage.delete([info.key])
     split = SplitStorage(built.storage, state)
     assert rescale(split, str(built.root), 3).way == "rehash"
     assert verify(split, "it").problems == []
-    assert not [info.key for info in built.storage.list("") if not layout.is_sparks(info.key)]
+    assert not [info.key for info in built.storage.list("") if not spark_names.is_sparks(info.key)]
 
 
 def test_command(built: CheckpointBuilder, capsys: pytest.CaptureFixture[str]) -> None:

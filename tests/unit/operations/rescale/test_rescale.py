@@ -23,7 +23,7 @@ from millpond import savepoint
 from millpond.agent.service import AgentService
 from millpond.cli.main import main
 from millpond.errors import ErrorKind, MillpondError
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.format.composed import intersect
 from millpond.model.json_fields import KeyGroupsInfo
 from millpond.model.key_groups import KeyGroups, merge_ranges
@@ -62,10 +62,10 @@ def test_metadata_of_a_batch_that_was_not_committed_is_not_taken(
     """Another job had begun batch 6, and was cut short. A rescale made its variables permanent, and
     Spark refused every later start.
     """
-    _, v1 = built.storage.read(layout.operator_metadata_v1_key(0)).split(b"\n", 1)
+    _, v1 = built.storage.read(spark_names.operator_metadata_v1_key(0)).split(b"\n", 1)
     described = json.loads(v1)
     described["stateStoreInfo"][0]["stateSchemaFilePaths"] = []
-    prefix = layout.operator_metadata_v2_prefix(0)
+    prefix = spark_names.operator_metadata_v2_prefix(0)
     for batch, job in ((0, "first"), (4, "mine"), (6, "another")):
         made = json.dumps({**described, "operatorPropertiesJson": json.dumps({"job": job})})
         built.storage.put_bytes(f"{prefix}{batch}", f"v2\n{made}".encode())
@@ -142,7 +142,7 @@ def test_another_provider(tmp_path: Path) -> None:
 def test_an_uncommitted_batch_is_left_out_only_if_told_to(built: CheckpointBuilder) -> None:
     (built.root / "commits/5").unlink()
     assert refused(built, 8).kind is ErrorKind.BATCH_NOT_COMMITTED
-    (built.root / layout.crc_key("offsets/5")).write_bytes(b"of the entry as it was")
+    (built.root / spark_names.crc_key("offsets/5")).write_bytes(b"of the entry as it was")
     report = rescale(built.storage, "it", 8, skip_uncommitted=True)
     assert report.batch == 6
     spark = read_spark_metadata(built.storage)
@@ -151,7 +151,7 @@ def test_an_uncommitted_batch_is_left_out_only_if_told_to(built: CheckpointBuild
     # that go back.
     assert spark.offsets[6].sources == spark.offsets[5].sources == spark.offsets[4].sources
     assert [spark.was_left_out(batch) for batch in (4, 5, 6)] == [False, True, False]
-    assert not (built.root / layout.crc_key("offsets/5")).exists()
+    assert not (built.root / spark_names.crc_key("offsets/5")).exists()
 
 
 @pytest.mark.parametrize("partitions", [8, 3])
@@ -369,7 +369,7 @@ def test_state_that_is_kept_elsewhere(tmp_path: Path) -> None:
     built = CheckpointBuilder(tmp_path / "ckpt", partitions=4, groups=KeyGroups(48, 12)).build()
     state = MemoryStorage()
     for info in list(built.storage.list("")):
-        if not layout.is_sparks(info.key):
+        if not spark_names.is_sparks(info.key):
             state.put_bytes(info.key, built.storage.read(info.key))
             built.storage.delete([info.key])
     split = SplitStorage(built.storage, state)
@@ -382,4 +382,4 @@ def test_state_that_is_kept_elsewhere(tmp_path: Path) -> None:
     assert read_spark_metadata(split).partitions == 8
     assert any(key.endswith(".manifest") for key in {info.key for info in state.list("")} - before)
     assert verify(split, "it").problems == []
-    assert not [info.key for info in built.storage.list("") if not layout.is_sparks(info.key)]
+    assert not [info.key for info in built.storage.list("") if not spark_names.is_sparks(info.key)]

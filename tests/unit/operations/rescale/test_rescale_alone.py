@@ -10,7 +10,7 @@ import pytest
 
 import millpond
 from millpond.errors import ErrorKind, MillpondError, NotFoundError
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.model.ids import VersionId
 from millpond.model.key_groups import KeyGroups
 from millpond.operations import rescale as package
@@ -67,7 +67,7 @@ def test_a_rescale_at_work_is_no_interrupted_one(
     assert rescale(_Meanwhile(str(built.root), key, second), "it", 8).partitions == 8
     assert [error.kind for error in told] == [ErrorKind.COMMAND_RUNNING]
     assert read_journal(built.storage) is None
-    assert logged_batches(built.storage, layout.COMMITS_DIR)[-1] == 6
+    assert logged_batches(built.storage, spark_names.COMMITS_DIR)[-1] == 6
 
 
 def test_one_that_stood_still_touches_nothing_any_more(
@@ -161,7 +161,7 @@ def test_a_query_that_ran_on_past_the_number(built: CheckpointBuilder) -> None:
         for store in built.stores():
             built.changelogs(store, 9)
         for batch in range(7):
-            for log in (layout.OFFSETS_DIR, layout.COMMITS_DIR):
+            for log in (spark_names.OFFSETS_DIR, spark_names.COMMITS_DIR):
                 (built.root / log / str(batch)).unlink(missing_ok=True)
         seen.append(tree())
 

@@ -13,7 +13,7 @@ import pytest
 
 import millpond
 from millpond import savepoint
-from millpond.format import layout
+from millpond.format import layout, table_names
 from millpond.query.index import encode_index, read_index
 from millpond.storage import LocalStorage
 from tests.checkpoints import CheckpointBuilder
@@ -31,7 +31,7 @@ def _drop(saved: Path) -> None:
     tables, files = [], dict(index.files)
     for table in index.tables:
         assert table.key is not None
-        key = layout.table_key(table.store, "dropped")
+        key = table_names.table_key(table.store, "dropped")
         (saved / key).parent.mkdir(exist_ok=True)
         os.rename(saved / table.key, saved / key)
         files[key] = replace(files.pop(table.key), key=key)

@@ -19,7 +19,7 @@ import pytest
 from integration.depth import quick_first
 from millpond import savepoint
 from millpond.errors import ErrorKind, MillpondError
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.operations import migrate
 from millpond.operations.inspect import verify
 from millpond.operations.output import atomic_target
@@ -224,7 +224,7 @@ def test_a_writer_that_stood_still_leaves_its_successor_alone(
 ) -> None:
     """Somebody took it for killed, deleted what it wrote, and made a savepoint there."""
     built = CheckpointBuilder(tmp_path / "checkpoint", spark_format=2).build()
-    saved, key = f"s3://{server.bucket()}/saved", layout.commits_key(0)
+    saved, key = f"s3://{server.bucket()}/saved", spark_names.commits_key(0)
     storage = open_storage(saved)
 
     def resume() -> None:

@@ -25,7 +25,7 @@ import pytest
 from integration.depth import quick_first
 from millpond import savepoint
 from millpond.errors import ErrorKind, UnavailableError
-from millpond.format import layout
+from millpond.format import layout, table_names
 from millpond.format.format_file import decode_format
 from millpond.format.sealed import seal
 from millpond.model.ids import StoreId, VersionId
@@ -295,7 +295,7 @@ def test_a_name_that_is_too_long_for_a_file(tmp_path: Path) -> None:
 
     # So it was written to object storages, which take the name.
     written = encode_index(index).partition(b"\n")[2]
-    short = layout.table_key(P0, family).split("/")[3]
+    short = table_names.table_key(P0, family).split("/")[3]
     body = json.loads(written.replace(short.encode(), quote(family).encode()))
     old = decode_index(seal("savepoint", body))
     assert [table.key for table in old.tables] == [

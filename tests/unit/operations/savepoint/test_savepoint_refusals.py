@@ -15,7 +15,7 @@ import pytest
 
 from millpond import savepoint
 from millpond.errors import ErrorKind
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.format.changelog import ChangelogHeader
 from millpond.model.ids import StoreId, VersionId
 from millpond.model.json_fields import ColumnFamily
@@ -29,7 +29,7 @@ from tests.row_checkpoints import RowsBuilder
 def test_no_committed_batch(built: CheckpointBuilder, tmp_path: Path) -> None:
     shutil.rmtree(built.root / "commits")
     refused(ErrorKind.FORMAT_DAMAGED, lambda: savepoint.create(built.root, tmp_path / "saved"))
-    built.storage.delete(layout.offsets_key(batch) for batch in range(1, 6))
+    built.storage.delete(spark_names.offsets_key(batch) for batch in range(1, 6))
     refused(ErrorKind.BATCH_NOT_COMMITTED, lambda: savepoint.create(built.root, tmp_path / "saved"))
     assert not (tmp_path / "saved").exists()
 
@@ -52,7 +52,7 @@ def test_expired_batch(built: CheckpointBuilder, tmp_path: Path) -> None:
         ErrorKind.VERSION_EXPIRED, lambda: savepoint.create(built.root, tmp_path / "saved", batch=1)
     )
     built.storage.delete(
-        key(batch) for batch in (0, 1) for key in (layout.offsets_key, layout.commits_key)
+        key(batch) for batch in (0, 1) for key in (spark_names.offsets_key, spark_names.commits_key)
     )
     refused(
         ErrorKind.VERSION_EXPIRED, lambda: savepoint.create(built.root, tmp_path / "saved", batch=1)
@@ -227,7 +227,7 @@ def test_a_run_that_comes_and_goes_while_a_query_is_moved(
     """
 
     def runs(*_: object) -> None:
-        for log in (layout.offsets_key, layout.commits_key):
+        for log in (spark_names.offsets_key, spark_names.commits_key):
             built.storage.put_bytes(log(6), built.storage.read(log(5)))
 
     new, sink = tmp_path / "new", tmp_path / "sink"
@@ -238,7 +238,7 @@ def test_a_run_that_comes_and_goes_while_a_query_is_moved(
     assert str(built.root) in error.message and "leave out --keep-query-id" in error.hint
     assert not new.exists() and not sink.exists()
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".new")]
-    for log in (layout.offsets_key, layout.commits_key):
+    for log in (spark_names.offsets_key, spark_names.commits_key):
         built.storage.delete([log(6)])
     savepoint.fork(built.root, new, **more)  # another query, beside this one
 

@@ -18,7 +18,7 @@ import millpond
 from millpond import savepoint
 from millpond.agent.service import AgentService
 from millpond.errors import ErrorKind, MillpondError
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.model.ids import StoreId, VersionId
 from millpond.operations.inspect import verify
 from millpond.operations.rescale import rescale
@@ -45,22 +45,26 @@ def provider(checkpoint: Path, local: Path, spark_format: int) -> Provider:
 def commit_in_spark(checkpoint: Path, batch: int, version: VersionId, spark_format: int) -> None:
     """Write what Spark's driver writes for a batch."""
     storage = LocalStorage(str(checkpoint), fsync=False)
-    storage.put_bytes(layout.QUERY_METADATA_KEY, b'{"id":"the-query"}')
+    storage.put_bytes(spark_names.QUERY_METADATA_KEY, b'{"id":"the-query"}')
     conf = {
         "spark.sql.streaming.stateStore.providerClass": PROVIDER,
         "spark.sql.shuffle.partitions": "1",
     }
     offsets = {"batchWatermarkMs": 0, "batchTimestampMs": 1, "conf": conf}
-    storage.put_bytes(layout.offsets_key(batch), f"v1\n{json.dumps(offsets)}\n{batch}".encode())
+    storage.put_bytes(
+        spark_names.offsets_key(batch), f"v1\n{json.dumps(offsets)}\n{batch}".encode()
+    )
     ids = {"nextBatchWatermarkMs": 0, "stateUniqueIds": {"0": [[version.id]]}}
     text = f"v2\n{json.dumps(ids)}" if spark_format == 2 else 'v1\n{"nextBatchWatermarkMs":0}'
-    storage.put_bytes(layout.commits_key(batch), text.encode())
+    storage.put_bytes(spark_names.commits_key(batch), text.encode())
     operator = {
         "operatorInfo": {"operatorId": 0, "operatorName": "stateStoreSave"},
         "stateStoreInfo": [{"storeName": "default", "numColsPrefixKey": 0, "numPartitions": 1}],
     }
-    storage.put_bytes(layout.operator_metadata_v1_key(0), f"v1\n{json.dumps(operator)}".encode())
-    storage.put_bytes(layout.state_schema_key(StoreId(0, 0)), state_schema(["k"], ["count"]))
+    storage.put_bytes(
+        spark_names.operator_metadata_v1_key(0), f"v1\n{json.dumps(operator)}".encode()
+    )
+    storage.put_bytes(spark_names.state_schema_key(StoreId(0, 0)), state_schema(["k"], ["count"]))
 
 
 def history(

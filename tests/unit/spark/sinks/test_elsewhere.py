@@ -13,7 +13,7 @@ import pytest
 
 from millpond import savepoint
 from millpond.errors import ErrorKind
-from millpond.format import layout
+from millpond.format import spark_names
 from millpond.model.key_groups import KeyGroups
 from millpond.operations.rescale import rescale, undo
 from tests.azure_server import know_nobody
@@ -23,7 +23,7 @@ from tests.s3_server import S3Server, s3_server
 from tests.unit.spark.sinks.test_keeping import recorded
 
 _GCS = "gs://bucket/out"  # whose connector Spark does not bring
-_LOG = layout.SINK_LOG_PREFIX
+_LOG = spark_names.SINK_LOG_PREFIX
 
 
 @pytest.fixture(scope="module")

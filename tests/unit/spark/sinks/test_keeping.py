@@ -13,7 +13,7 @@ import pytest
 from millpond import savepoint
 from millpond.cli.main import main
 from millpond.errors import ErrorKind, MillpondError
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.format.rescale_journal import Journal, decode_journal, encode_journal
 from millpond.model.key_groups import KeyGroups
 from millpond.operations.rescale import rescale, undo
@@ -290,7 +290,7 @@ def test_a_log_that_a_killed_fork_left_fits_no_other_batch(
     root, killed = tmp_path / "out", start(tmp_path / "out", batch=9)
     assert killed.entries is not None
     killed.entries.write()
-    out.put_bytes(f"{layout.SINK_LOG_PREFIX}.9.compact.crc", b"of Hadoop")
+    out.put_bytes(f"{spark_names.SINK_LOG_PREFIX}.9.compact.crc", b"of Hadoop")
     again = start(root, batch=9)
     assert again.entries is not None and again.entries.files == {}
     for batch in (14, 3):

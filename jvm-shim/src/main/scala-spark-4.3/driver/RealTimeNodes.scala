@@ -46,7 +46,7 @@ private object RealTimeNodes extends Logging {
       def listed(folder: Path): Seq[Path] =
         if (files.exists(folder)) files.list(folder).map(_.getPath).toSeq else Nil
       // the first store makes the folder: a query of another provider has none
-      if (files.exists(new Path(root, "millpond"))) {
+      if (files.exists(CheckpointPaths.millpond(root))) {
         val operators = listed(new Path(root, "state"))
         val written = operators.flatMap(o => listed(OperatorStateMetadataV2.metadataDirPath(o)))
         // Looked at last: Spark's entry of a micro-batch, and that of a rescale, was there before

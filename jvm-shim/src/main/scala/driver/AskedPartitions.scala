@@ -98,7 +98,7 @@ private object AskedPartitions extends Logging {
   private def note(hadoopConf: Configuration, root: Path, run: UUID, asked: Int, recorded: Int,
       refused: Option[String]): Unit = {
     val fs = root.getFileSystem(hadoopConf)
-    val file = new Path(root, "millpond/asked.json")
+    val file = CheckpointPaths.asked(root)
     // the first store makes the folder
     if ((asked != recorded || refused.isDefined || fs.exists(file)) && fs.exists(file.getParent)) {
       val text = Json.obj().put("partitions", asked).put("run_id", run.toString)

@@ -49,7 +49,7 @@ private object Heartbeats extends Logging {
   private final class Heartbeat(query: StreamExecution, run: UUID, conf: Configuration,
       ours: Boolean) {
     private val root = new Path(query.resolvedCheckpointRoot)
-    private val file = new Path(root, s"millpond/running/$run.json")
+    private val file = CheckpointPaths.running(root, run)
     private val text = Json.obj().put("run_id", run.toString)
       .put("host", Host.name).put("pid", ProcessHandle.current.pid)
       .put("interval_ms", IntervalMs)
@@ -76,7 +76,7 @@ private object Heartbeats extends Logging {
       // the first store makes the folder: a query of another provider gets none
       if (!stopped) quietly {
         val fs = file.getFileSystem(conf)
-        if (ours || fs.exists(new Path(root, "millpond"))) {
+        if (ours || fs.exists(CheckpointPaths.millpond(root))) {
           val now = text.put("updated_ms", System.currentTimeMillis)
           LogFiles.overwrite(file, Json.bytes(now), conf)
           if (sweeps) {

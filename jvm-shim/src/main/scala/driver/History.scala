@@ -94,7 +94,7 @@ private object History extends Logging {
   }
 
   private final class Run(root: Path, run: UUID, conf: Configuration, mostParts: Int) {
-    private val folder = new Path(root, "millpond/history")
+    private val folder = CheckpointPaths.history(root)
     private val began = System.currentTimeMillis
     private val writing = new Object
     // guarded by `this`: listeners add, and nobody keeps it while a file is written

@@ -73,7 +73,7 @@ private[millpond] object Sinks extends Logging {
     }
 
   private def write(session: SparkSession, root: Path, sink: ObjectNode): Unit = {
-    val file = new Path(root, "millpond/sink.json")
+    val file = CheckpointPaths.sink(root)
     try LogFiles.overwrite(file, Json.bytes(sink), session.sessionState.newHadoopConf())
     catch { case NonFatal(e) => logWarning(s"$file cannot be written: ${e.getMessage}") }
   }

@@ -34,7 +34,7 @@ private object StartCheck extends Logging {
     val root = new Path(info.checkpointLocation)
     val local = root.getFileSystem(conf).getUri.getScheme == "file"
     if (!local || options.string("storage.uri").isDefined || root.getFileSystem(conf).exists(
-        new Path(root.getParent, "millpond/storage.json"))) {
+        CheckpointPaths.storage(root.getParent))) {
       LocalDirs.configure(options.string("localDir"))
       HadoopFiles.remember(info.checkpointLocation, conf)
       val request = Json.obj().put("root", info.checkpointLocation)
@@ -55,7 +55,7 @@ private object StartCheck extends Logging {
   /** For those who cannot ask the agent: whether a command has not made the Spark checkpoint to its
     * end. A query would begin at batch 0, above half of its state. */
   def refuseUnfinished(checkpoint: Path, conf: Configuration): Unit =
-    if (checkpoint.getFileSystem(conf).exists(new Path(checkpoint, "millpond/claim")))
+    if (checkpoint.getFileSystem(conf).exists(CheckpointPaths.claim(checkpoint)))
       throw MillpondError.of("CHECKPOINT_UNFINISHED",
         s"$checkpoint is being made by a command, or one has died.")
 

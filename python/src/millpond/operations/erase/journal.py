@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from millpond.errors import ErrorKind, InvalidInputError
-from millpond.format import layout
+from millpond.format import layout, table_names
 from millpond.format.sealed import seal, unseal
 from millpond.model.ids import StoreId, VersionId
 from millpond.model.json_fields import JsonFields
@@ -120,7 +120,7 @@ def decode_journal(data: bytes) -> Journal:
             )
         )
     deletes = tuple(layout.check_relative(key) for key in fields.strings("deletes"))
-    if not all(key.startswith(f"{layout.TABLES_DIR}/") for key in deletes):
+    if not all(table_names.is_table(key) for key in deletes):
         raise fields.fail("deletes a file that is no table")
     shown: dict[tuple[str, str], dict[str, str]] = {}
     for one in fields.children("shown"):

@@ -76,8 +76,7 @@ def refuse_written(place: Place, key: str) -> None:
     """Raise ConflictError (QUERY_RUNNING) if a file that has the key can be one that a query has
     written since the erasure was planned.
     """
-    parsed = layout.parse_key(key)
-    file = parsed.file if parsed is not None else None
+    file = layout.file_of(key)
     newest = place.image.batch + 1
     is_new = isinstance(file, layout.ChangelogFile) and file.version.version > newest
     if place.index is None and (is_new or newest_commit(place.storage) >= newest):

@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, replace
 
 from millpond.errors import ErrorKind, InvalidInputError, MillpondError, error
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.format.format_file import decode_format, encode_format
 from millpond.model.ids import StoreId, VersionId
 from millpond.operations.erase.journal import Journal, decode_journal, encode_journal
@@ -193,7 +193,7 @@ def _texts(storage: Storage, index: SavepointIndex) -> Image:
         key: storage.read(key)
         for key in index.files
         if key == layout.FORMAT_KEY
-        or (layout.is_of_operator(key) and layout.parse_key(key) is None)
+        or (spark_names.is_of_operator(key) and layout.parse_key(key) is None)
     }
     return replace(index.image, texts=texts)
 

@@ -113,8 +113,7 @@ def _masked(
     """
     mine, name = files.store.operator == matcher.operator, files.store.name
     none: Mask = np.zeros(0, np.bool_)
-    parsed = layout.parse_key(info.key)
-    match parsed.file if parsed is not None else None:
+    match layout.file_of(info.key):
         case layout.ChangelogFile():
             for families, raw, records in changelog_blocks(storage, info.key):
                 keys = [record.key for record in records]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from millpond.errors import ErrorKind, MillpondError, NotFoundError, error
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.query.expected import check_ids, stores_of
 from millpond.query.survey import Survey
 from millpond.storage import Storage, is_there
@@ -18,10 +18,10 @@ from millpond.storage.split import side_of
 from millpond.store.files import list_state
 
 _SPARKS = (
-    layout.QUERY_METADATA_KEY,
-    layout.OFFSETS_DIR,
-    layout.COMMITS_DIR,
-    layout.SOURCES_DIR,
+    spark_names.QUERY_METADATA_KEY,
+    spark_names.OFFSETS_DIR,
+    spark_names.COMMITS_DIR,
+    spark_names.SOURCES_DIR,
     layout.STATE_DIR,
 )
 _SIDECAR = struct.Struct(">4sI")  # "crc\0", bytes for each sum; then sums of 4 bytes, big-endian
@@ -60,7 +60,7 @@ def problems_of_claim(storage: Storage) -> Iterator[Problem]:
     """Yield a problem if a command has not made the Spark checkpoint to its end. All that is there
     may be whole.
     """
-    places = side_of(storage, layout.QUERY_METADATA_KEY), side_of(storage, layout.FORMAT_KEY)
+    places = side_of(storage, spark_names.QUERY_METADATA_KEY), side_of(storage, layout.FORMAT_KEY)
     if any(is_there(place, layout.CLAIM_KEY) for place in places):
         yield problem_of(
             layout.CLAIM_KEY,
@@ -90,7 +90,7 @@ def _wrong_logs(found: Survey) -> Iterable[Problem]:
             try:
                 check_ids(commit, operator, partitions)
             except MillpondError as e:
-                yield problem_of(layout.commits_key(batch), e)
+                yield problem_of(spark_names.commits_key(batch), e)
 
 
 def _missing_stores(found: Survey) -> Iterable[Problem]:
@@ -112,15 +112,18 @@ def _wrong_sidecars(storage: Storage) -> Iterable[Problem]:
 
     Spark refuses to read such a file.
     """
-    if side_of(storage, layout.QUERY_METADATA_KEY).local_path(layout.QUERY_METADATA_KEY) is None:
+    if (
+        side_of(storage, spark_names.QUERY_METADATA_KEY).local_path(spark_names.QUERY_METADATA_KEY)
+        is None
+    ):
         return
     for first in _SPARKS:
-        prefix = first if first == layout.QUERY_METADATA_KEY else f"{first}/"
+        prefix = first if first == spark_names.QUERY_METADATA_KEY else f"{first}/"
         of_state = first == layout.STATE_DIR
         for info in list_state(storage, prefix) if of_state else storage.list(prefix):
             key = info.key
-            sidecar = layout.crc_key(key)
-            if not layout.is_sparks(key) or key.endswith(".crc"):
+            sidecar = spark_names.crc_key(key)
+            if not spark_names.is_sparks(key) or key.endswith(".crc"):
                 continue
             try:
                 # Twice: a running query may be writing both at this moment.

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 
 from millpond.errors import ErrorKind, MillpondError, NotFoundError, UnavailableError
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.format.changelog import ChangelogHeader, ChangelogReader
 from millpond.format.checksums import stream_crc32
 from millpond.format.composed import contains
@@ -333,7 +333,7 @@ class _StoreCheck:
     def _expired_meanwhile(self, version: int) -> bool:
         """Whether a version has expired since Spark's logs were read: its query runs."""
         before = self.found.spark.commit_batches if self.found.spark is not None else ()
-        now = logged_batches(self.storage, layout.COMMITS_DIR)
+        now = logged_batches(self.storage, spark_names.COMMITS_DIR)
         return bool(before and now) and now[0] > before[0] and version < _surely_kept(now)
 
     def _check_partitions(self, target: VersionId, plan: RestorePlan) -> None:

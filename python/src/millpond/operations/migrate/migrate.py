@@ -15,7 +15,7 @@ from typing import Any
 from millpond._jvm import command, running_class
 from millpond.config import PREFIX
 from millpond.errors import ErrorKind, InvalidInputError, UnsupportedError
-from millpond.format import layout
+from millpond.format import spark_names
 from millpond.local.scratch import scratch_directory
 from millpond.operations.migrate import jvm, plan
 from millpond.operations.migrate.plan import HDFS, MILLPOND, PROVIDERS, ROCKSDB, Ids, Side
@@ -39,7 +39,11 @@ Progress = Callable[[int, int], None]
 _MAIN = "org.apache.spark.sql.millpond.tools.ProviderCopy"
 _THREADS = 4
 # By these Spark knows the checkpoint of a query. They are written when the state is there.
-_LOGS = (f"{layout.OFFSETS_DIR}/", f"{layout.COMMITS_DIR}/", layout.QUERY_METADATA_KEY)
+_LOGS = (
+    f"{spark_names.OFFSETS_DIR}/",
+    f"{spark_names.COMMITS_DIR}/",
+    spark_names.QUERY_METADATA_KEY,
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from millpond.errors import UnsupportedError
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.model.partition_keys import (
     TRANSFORM_WITH_STATE_IN_PANDAS,
     TRANSFORM_WITH_STATE_OPERATORS,
@@ -101,7 +101,7 @@ def request(
     Raises: FormatError: FORMAT_DAMAGED: no schema. UnsupportedError: a schema of another version of
     Spark.
     """
-    key = layout.offsets_key(image.batch)
+    key = spark_names.offsets_key(image.batch)
     pinned = parse_offsets(image.texts[key].decode("utf-8"), image.batch).conf
     conf = {
         name: value
@@ -205,20 +205,19 @@ def image_for(image: Image, provider: str, ids: Ids | None) -> Image:
     for key, text in bare.texts.items():
         if key == layout.FORMAT_KEY:
             continue  # Millpond's own file: its store writes it
-        if key.startswith(f"{layout.OFFSETS_DIR}/"):
-            text = offsets_with_conf(
-                text.decode("utf-8"), {PROVIDER_CLASS: provider}, name=key
-            ).encode()
-        elif (
-            ids is not None
-            and key.startswith(f"{layout.COMMITS_DIR}/")
-            and image.spark_checkpoint_format > 1
-        ):
-            commit = text.decode("utf-8")
-            if checkpoint_format(image, provider) > 1:
-                text = commit_with_state_ids(commit, _state_ids(image, ids), name=key).encode()
-            else:
-                text = commit_without_state_ids(commit, name=key).encode()
+        match spark_names.log_entry(key):
+            case (spark_names.OFFSETS_DIR, _):
+                text = offsets_with_conf(
+                    text.decode("utf-8"), {PROVIDER_CLASS: provider}, name=key
+                ).encode()
+            case (spark_names.COMMITS_DIR, _) if (
+                ids is not None and image.spark_checkpoint_format > 1
+            ):
+                commit = text.decode("utf-8")
+                if checkpoint_format(image, provider) > 1:
+                    text = commit_with_state_ids(commit, _state_ids(image, ids), name=key).encode()
+                else:
+                    text = commit_without_state_ids(commit, name=key).encode()
         texts[key] = text
     return replace(bare, texts=texts, provider=provider)
 

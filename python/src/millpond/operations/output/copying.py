@@ -19,7 +19,7 @@ from millpond.errors import (
     MillpondError,
     error,
 )
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.format.checksums import file_crc32
 from millpond.local.scratch import scratch_directory
 from millpond.operations.output.atomic_target import AtomicTarget
@@ -38,7 +38,7 @@ The unit is bytes that are copied, or stores that are read or written.
 
 _COPIES = 16  # at once, if each waits for object storage
 # By these Spark knows the checkpoint of a query: they come last.
-_LAST = (layout.COMMITS_DIR, layout.OFFSETS_DIR, layout.QUERY_METADATA_KEY)
+_LAST = (spark_names.COMMITS_DIR, spark_names.OFFSETS_DIR, spark_names.QUERY_METADATA_KEY)
 
 
 @dataclass(slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from millpond.errors import ErrorKind, FormatError
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.format.format_file import decode_format, encode_format
 from millpond.model.ids import new_id
 from millpond.model.key_groups import KeyGroups, key_groups_for
@@ -122,12 +122,12 @@ def repartitioned(image: Image, new: NewPartitions) -> Image:
     """
     texts: dict[str, bytes] = {}
     for key, text in image.texts.items():
-        parsed = layout.parse_key(key)
-        if parsed is not None and isinstance(parsed.file, layout.ManifestFile):
+        if isinstance(layout.file_of(key), layout.ManifestFile):
             continue
-        if key.startswith(f"{layout.OFFSETS_DIR}/"):
+        log = spark_names.log_entry(key)
+        if log is not None and log[0] == spark_names.OFFSETS_DIR:
             text = offsets_with_partitions(text.decode(), new.count, name=key).encode()
-        elif key.startswith(f"{layout.COMMITS_DIR}/"):
+        elif log is not None:
             text = commit_with_state_ids(text.decode(), state_ids(image, new), name=key).encode()
         elif is_operator_metadata(key):
             text = operator_metadata_with_partitions(text.decode(), new.count, name=key).encode()

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from millpond.errors import ErrorKind, InvalidInputError, NotFoundError, error
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.model.key_groups import divisors_near
 from millpond.operations.repartition.folder import remove_leftovers
 from millpond.operations.rescale import rehash
@@ -266,7 +266,7 @@ def undo(storage: Storage, root: str) -> bool:
         claim(storage, root)
         remove_leftovers(storage)
         journal = read_journal(storage)
-        if journal is None and not is_there(storage, layout.QUERY_METADATA_KEY):
+        if journal is None and not is_there(storage, spark_names.QUERY_METADATA_KEY):
             raise error(ErrorKind.NOT_A_CHECKPOINT, f"no checkpoint of a streaming query: {root}")
         return journal is not None and not clear(storage, journal, hold)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from itertools import chain
 
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.format.manifest import encode_manifest
 from millpond.model.ids import new_id
 from millpond.operations.rescale.plan import NewVersion, compose
@@ -73,15 +73,18 @@ def writing_of(
         ids: of the new state: operator -> partition -> an id per store.
     """
     batch, files = before.started + 1, dict(files)
-    offsets, commit = layout.offsets_key(before.committed), layout.commits_key(before.committed)
+    offsets, commit = (
+        spark_names.offsets_key(before.committed),
+        spark_names.commits_key(before.committed),
+    )
     entry = storage.read(offsets)
     left_out = left_out_before = None
     if before.started != before.committed:
         # The batch that is left out counts as committed, and did nothing. Nor did it read anything:
         # the entry of the rescale begins where the last committed batch ended, and a file source
         # refuses to go back.
-        files[layout.commits_key(before.started)] = storage.read(commit)
-        key = layout.offsets_key(before.started)
+        files[spark_names.commits_key(before.started)] = storage.read(commit)
+        key = spark_names.offsets_key(before.started)
         left_out_before = storage.read(key)
         left_out = offsets_left_out(
             left_out_before.decode("utf-8"), entry.decode("utf-8"), name=key
@@ -89,7 +92,7 @@ def writing_of(
     for operator in before.stores:
         metadata = operator_metadata(storage, operator, before.committed, partitions)
         if metadata is not None:
-            files[f"{layout.operator_metadata_v2_prefix(operator)}{batch}"] = metadata
+            files[f"{spark_names.operator_metadata_v2_prefix(operator)}{batch}"] = metadata
     return Writing(
         current=before.partitions,
         partitions=partitions,

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from millpond.errors import ErrorKind, InvalidInputError, NotFoundError, UnsupportedError, error
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.format.format_file import CheckpointFormat, decode_format
 from millpond.model.ids import StoreId, VersionId, valid_id
 from millpond.operations.rescale.plan import OldStore
@@ -66,12 +66,12 @@ def read_before(storage: Storage, root: str, plans: Plans) -> Before:
     if partitions is None:
         raise error(
             ErrorKind.PARTITIONS_UNKNOWN,
-            f"{layout.offsets_key(committed)} does not say how many partitions",
+            f"{spark_names.offsets_key(committed)} does not say how many partitions",
         )
     spark_format = spark.checkpoint_format or 1
     present: dict[int, dict[str, set[int]]] = {}
     stale: list[str] = []
-    for file in list_state(storage, layout.STATE_DIR + "/"):
+    for file in list_state(storage, layout.STATE_PREFIX):
         parsed = layout.parse_key(file.key)
         if parsed is not None and parsed.file is not None:
             found = present.setdefault(parsed.store.operator, {}).setdefault(
@@ -198,8 +198,8 @@ def operator_metadata(
     A newer one is of a batch that was begun, perhaps by another job. It counts only if there is no
     other. None: there is only version 1. Spark writes that once, and nobody trusts it.
     """
-    prefix = layout.operator_metadata_v2_prefix(operator)
-    named = (layout.parse_batch(info.key[len(prefix) :]) for info in storage.list(prefix))
+    prefix = spark_names.operator_metadata_v2_prefix(operator)
+    named = (spark_names.parse_batch(info.key[len(prefix) :]) for info in storage.list(prefix))
     batches = [batch for batch in named if batch is not None]
     newest = max((b for b in batches if b <= committed), default=max(batches, default=None))
     if newest is None:
@@ -215,12 +215,12 @@ def _recorded_id(spark: SparkMetadata, committed: int, store: StoreId, names: Se
     if found is None:
         raise error(
             ErrorKind.FORMAT_DAMAGED,
-            f"{layout.commits_key(committed)} names no state version of store {store}",
+            f"{spark_names.commits_key(committed)} names no state version of store {store}",
         )
     if not valid_id(found):
         raise error(
             ErrorKind.FOREIGN_CHECKPOINT,
-            f"{layout.commits_key(committed)} names the state of store {store} by an id that"
+            f"{spark_names.commits_key(committed)} names the state of store {store} by an id that"
             " Millpond did not make",
         )
     return found

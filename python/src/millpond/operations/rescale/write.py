@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from millpond.errors import ConflictError, ErrorKind, MillpondError, error
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.format.rescale_journal import Journal, encode_journal
 from millpond.spark.commands import Hold
 from millpond.spark.log_files import log_crc32, put_log
@@ -115,7 +115,7 @@ def _take_number(storage: Storage, writing: Writing, hold: Hold) -> None:
     A query writes its heartbeat before it reads its logs. So one that is not seen after this entry
     was written meets it.
     """
-    put_log(storage, layout.offsets_key(writing.batch), writing.offsets)
+    put_log(storage, spark_names.offsets_key(writing.batch), writing.offsets)
     # Spark deletes old entries of its logs. So a query that ran on may be past this number.
     if _ran_on(storage, writing.batch):
         raise ConflictError(
@@ -128,14 +128,16 @@ def _take_number(storage: Storage, writing: Writing, hold: Hold) -> None:
 def _write_all(storage: Storage, writing: Writing, hold: Hold) -> None:
     if writing.left_out is not None:
         _refuse_finished(storage, writing, hold)
-        put_log(storage, layout.offsets_key(writing.batch - 1), writing.left_out, if_absent=False)
+        put_log(
+            storage, spark_names.offsets_key(writing.batch - 1), writing.left_out, if_absent=False
+        )
     storage.delete(writing.stale)
     for key, path in writing.made.items():
         hold.check()
         storage.put_file(key, path, link=True)
     for key, content in writing.files.items():
         hold.check()
-        if layout.is_sparks(key):
+        if spark_names.is_sparks(key):
             put_log(storage, key, content, if_absent=False)
         else:
             storage.put_bytes(key, content)
@@ -144,7 +146,7 @@ def _write_all(storage: Storage, writing: Writing, hold: Hold) -> None:
     if writing.sink is not None:
         writing.sink.write()
     hold.check()
-    put_log(storage, layout.commits_key(writing.batch), writing.commit)
+    put_log(storage, spark_names.commits_key(writing.batch), writing.commit)
 
 
 def _refuse_finished(storage: Storage, writing: Writing, hold: Hold) -> None:
@@ -178,11 +180,11 @@ def clear(storage: Storage, journal: Journal, hold: Hold, *, only_entry: bool = 
         settings: how to reach the file sink that the journal names.
     Raises: ConflictError: COMMAND_RUNNING: another command took over.
     """
-    entry = log_crc32(storage, layout.offsets_key(journal.batch))
+    entry = log_crc32(storage, spark_names.offsets_key(journal.batch))
     # An entry of the offset log that is not ours is Spark's: the query has run on since. Then
     # nothing more of ours was written.
     ours = entry == journal.offsets_crc32 or (entry is None and _was_begun(storage, journal))
-    done = ours and log_crc32(storage, layout.commits_key(journal.batch)) is not None
+    done = ours and log_crc32(storage, spark_names.commits_key(journal.batch)) is not None
     if entry is None and _ran_on(storage, journal.batch):
         # Spark deletes old entries, of both logs. Every later one tells the number of partitions.
         spark = read_spark_metadata(storage, batches=(), operators=())
@@ -192,9 +194,9 @@ def clear(storage: Storage, journal: Journal, hold: Hold, *, only_entry: bool = 
         # and files of these names may be the query's.
         if not only_entry and not _ran_on(storage, journal.batch):
             _take_back(storage, journal, hold)
-        entry_key = layout.offsets_key(journal.batch)
+        entry_key = spark_names.offsets_key(journal.batch)
         hold.check()
-        storage.delete([entry_key, layout.crc_key(entry_key)])
+        storage.delete([entry_key, spark_names.crc_key(entry_key)])
     hold.check()
     storage.delete([layout.RESCALE_JOURNAL_KEY])
     return done
@@ -203,7 +205,7 @@ def clear(storage: Storage, journal: Journal, hold: Hold, *, only_entry: bool = 
 def _take_back(storage: Storage, journal: Journal, hold: Hold) -> None:
     """Take back all but the entry of the offset log. Args: as for `clear`."""
     hold.check()
-    left_out = layout.offsets_key(journal.batch - 1)
+    left_out = spark_names.offsets_key(journal.batch - 1)
     before = journal.left_out_before
     if before is not None and log_crc32(storage, left_out) == zlib.crc32(before):
         # Nothing is there yet, or any more: this entry is changed first, and changed back last. If
@@ -242,7 +244,7 @@ def _was_begun(storage: Storage, journal: Journal) -> bool:
 
 def _ran_on(storage: Storage, batch: int) -> bool:
     """Whether Spark has logged a later batch."""
-    return any(one > batch for one in logged_batches(storage, layout.OFFSETS_DIR))
+    return any(one > batch for one in logged_batches(storage, spark_names.OFFSETS_DIR))
 
 
 def pin(changelogs: list[str], created_ms: int) -> bytes:

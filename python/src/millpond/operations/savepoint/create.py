@@ -236,11 +236,7 @@ def pin_of(source: Storage, image: Image) -> Iterator[None]:
     def keys(
         kind: type[layout.ChangelogFile] | type[layout.ManifestFile], among: Iterable[str]
     ) -> list[str]:
-        return [
-            key
-            for key in among
-            if (parsed := layout.parse_key(key)) is not None and isinstance(parsed.file, kind)
-        ]
+        return [key for key in among if isinstance(layout.file_of(key), kind)]
 
     manifests = keys(layout.ManifestFile, image.texts)
     changelogs = keys(layout.ChangelogFile, (file.source for file in image.files))

@@ -15,8 +15,6 @@ from millpond.spark.heartbeats import refuse_running
 from millpond.storage import LocalStorage, Storage, open_storage, root_of
 from millpond.storage.given import takes_options
 
-_OF_COMMANDS = layout.RUNNING_PREFIX + layout.COMMAND_PREFIX
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteReport:
@@ -67,7 +65,11 @@ def delete(
     mine = {*index.files, layout.SAVEPOINT_KEY, layout.CLAIM_KEY, layout.DELETED_KEY}
     there = [info.key for info in storage.list("")]
     # By erasures. With the mark of one there is no way here, so their journals are of no use.
-    left = [k for k in there if k.startswith(_OF_COMMANDS) or k == layout.ERASE_JOURNAL_KEY]
+    left = [
+        key
+        for key in there
+        if key.startswith(layout.RUNNING_COMMANDS_PREFIX) or key == layout.ERASE_JOURNAL_KEY
+    ]
     others = [key for key in there if key not in mine and key not in left]
     if others:
         raise InvalidInputError(

@@ -19,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from millpond.errors import ErrorKind, FormatError, InvalidInputError, UnsupportedError
-from millpond.format import layout
+from millpond.format import table_names
 from millpond.model.ids import StoreId
 from millpond.model.json_fields import MAX_FAMILY_ID, ColumnFamily
 from millpond.model.partition_keys import ONE_ZERO_OPERATORS
@@ -208,7 +208,7 @@ class EditedState:
             files = writers.files()
             if row_numbers is None:
                 keys_of_first = {
-                    layout.table_key(at, self.first.family.name)
+                    table_names.table_key(at, self.first.family.name)
                     for at in self.first.stores.values()
                 }
                 self._check_unique([path for path, entry in files if entry.key in keys_of_first])

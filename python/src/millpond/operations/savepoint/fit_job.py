@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import TypeAlias
 
 from millpond.errors import ErrorKind, InvalidInputError
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.operations.savepoint.moved_operators import matching
 from millpond.operations.savepoint.new_operators import described_job
 from millpond.operations.savepoint.operator_shapes import (
@@ -278,7 +278,7 @@ def _write_metadata(image: Image, new_root: str, numbers: Mapping[int, int]) -> 
     )
     storage = LocalStorage(new_root, fsync=False)
     for key, text in described.texts.items():
-        if key.startswith(f"{layout.STATE_DIR}/"):
+        if key.startswith(layout.STATE_PREFIX):
             storage.put_bytes(key, text)
-    first, last = layout.offsets_key(image.batch + 1), layout.offsets_key(image.batch)
+    first, last = spark_names.offsets_key(image.batch + 1), spark_names.offsets_key(image.batch)
     storage.put_bytes(first, image.texts.get(first, image.texts[last]))

@@ -15,7 +15,7 @@ from millpond.errors import (
     NotFoundError,
     UnavailableError,
 )
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.model.ids import StoreId
 from millpond.operations.inspect.logs import Problem
 from millpond.operations.inspect.store_check import Checked, PartCheck, verify_store
@@ -221,7 +221,7 @@ def show(
 
 
 def _kafka_offsets(storage: Storage, index: SavepointIndex) -> tuple[KafkaOffset, ...]:
-    key = layout.offsets_key(index.image.batch)
+    key = spark_names.offsets_key(index.image.batch)
     try:
         text = storage.read(key).decode("utf-8")
         return kafka_offsets(parse_offsets(text, index.image.batch))

@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from millpond._version import __version__
 from millpond.errors import ErrorKind, FormatError, InvalidInputError, UnsupportedError
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.format.changelog import ChangelogHeader, ChangelogWriter
 from millpond.format.format_file import CheckpointFormat, encode_format
 from millpond.model.ids import DEFAULT_STORE, StoreId, VersionId, new_id
@@ -84,18 +84,21 @@ def described_job(
         image: of the saved query: the job gets the settings that its Spark checkpoint pins.
         meant: the job's query.
     """
-    last, pinned = image.texts[layout.offsets_key(image.batch)], images.last_offsets(image).conf
+    last, pinned = (
+        image.texts[spark_names.offsets_key(image.batch)],
+        images.last_offsets(image).conf,
+    )
     with tempfile.TemporaryDirectory(prefix="millpond-new-") as directory:
         root = os.path.realpath(directory)
         storage = LocalStorage(root, fsync=False)
         # Spark describes transformWithState only for a batch of the offset log.
-        storage.put_bytes(layout.offsets_key(0), last)
+        storage.put_bytes(spark_names.offsets_key(0), last)
         found = operators(meant, uri_below(root, layout.STATE_DIR), 0, pinned)
         return found, {
             op.operator: {
                 info.key: storage.read(info.key)
                 for info in storage.list(layout.operator_dir(op.operator) + "/")
-                if layout.is_of_operator(info.key)
+                if spark_names.is_of_operator(info.key)
             }
             for op in found
         }
@@ -159,7 +162,7 @@ def _with_empty(
                 size_bytes=len(changelog),
             )
         )
-    commit = layout.commits_key(image.batch)
+    commit = spark_names.commits_key(image.batch)
     text = texts[commit].decode("utf-8")
     before = parse_commit(text, image.batch).state_ids
     with_ids = {op: [list(one) for one in of] for op, of in before.items()} | {operator: ids}

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 
 from millpond.errors import ErrorKind, FormatError
-from millpond.format import layout
+from millpond.format import spark_names
 
 EMPTY = b"v1"  # the entry of a batch that wrote nothing
 DEFAULT_INTERVAL = 10  # of spark.sql.streaming.fileSink.log.compactInterval
@@ -37,7 +37,7 @@ def numbers_in(names: Iterable[str]) -> dict[int, str]:
     """
     found: dict[int, str] = {}
     for name in sorted(names):  # `9` before `9.compact`
-        number = layout.parse_sink_entry(name)
+        number = spark_names.parse_sink_entry(name)
         if number is not None:
             found[number] = name
     return found
@@ -49,7 +49,7 @@ def interval_of(names: Iterable[str], default: int) -> int:
     Like Spark, derives it from the compact entries that exist. `default`: the session's interval.
     """
     compacts = sorted(
-        n for n, name in numbers_in(names).items() if layout.is_compact_sink_entry(name)
+        n for n, name in numbers_in(names).items() if spark_names.is_compact_sink_entry(name)
     )
     if len(compacts) >= 2:
         return compacts[-1] - compacts[-2]
@@ -124,7 +124,7 @@ def continued(
 
 
 def _name(number: int, interval: int) -> str:
-    return layout.sink_entry(number, compact=(number + 1) % interval == 0)
+    return spark_names.sink_entry(number, compact=(number + 1) % interval == 0)
 
 
 def _lines(name: str, content: bytes) -> list[str]:
@@ -134,7 +134,7 @@ def _lines(name: str, content: bytes) -> list[str]:
         version, lines = "", []
     if version.strip() != "v1":
         raise FormatError(
-            f"{layout.sink_entry_key(name)}: no entry of a file sink's log",
+            f"{spark_names.sink_entry_key(name)}: no entry of a file sink's log",
             kind=ErrorKind.FORMAT_DAMAGED,
         )
     return [line for line in lines if line]

@@ -19,7 +19,8 @@ from millpond.errors import (
     NotFoundError,
     UnsupportedError,
 )
-from millpond.format import layout, roots
+from millpond.format import roots, spark_names
+from millpond.format.spark_names import SINK_LOG_PREFIX
 from millpond.spark.log_files import log_crc32, put_log
 from millpond.spark.sinks.file_log import (
     DEFAULT_INTERVAL,
@@ -114,7 +115,7 @@ def crc32_of(entries: SinkEntries, numbers: Collection[int]) -> dict[str, int]:
     return {
         key: crc32
         for key, crc32 in entries.sums().items()
-        if layout.parse_sink_entry_key(key) in numbers
+        if spark_names.parse_sink_entry_key(key) in numbers
     }
 
 
@@ -148,7 +149,7 @@ def for_rescale(
     names = _names(storage)
     if not names:
         raise InvalidInputError(
-            f"{root}: there is no log of a file sink ({layout.SINK_LOG_PREFIX}), and the query has"
+            f"{root}: there is no log of a file sink ({SINK_LOG_PREFIX}), and the query has"
             " written batches",
             kind=ErrorKind.FILE_SINK_INVALID,
             hint=_SAY,
@@ -242,7 +243,7 @@ def _open(root: str) -> Storage:
         if roots.parse_root(root).scheme not in ("file", "s3", "s3a"):
             # Only the JVM knows whether it reaches it.
             with suppress(NotFoundError):
-                storage.stat(f"{layout.SINK_LOG_PREFIX}0")
+                storage.stat(f"{SINK_LOG_PREFIX}0")
         return storage
     except UnsupportedError as e:
         if e.kind is not ErrorKind.STORAGE_UNSUPPORTED:
@@ -276,10 +277,10 @@ def _begun(
         if not _is_vacant(storage, but_log=True):
             raise _taken(root, "has the log of a query already")
         raise _mismatch(
-            f"{root} has nothing but a log ({layout.SINK_LOG_PREFIX}) of other batches, which names"
+            f"{root} has nothing but a log ({SINK_LOG_PREFIX}) of other batches, which names"
             " no file: a command that was killed left it, or it is that of a query that has written"
             " no row yet",
-            f"If no query writes there, delete {layout.SINK_LOG_PREFIX} in it; else name an empty"
+            f"If no query writes there, delete {SINK_LOG_PREFIX} in it; else name an empty"
             " directory.",
         )
     if not names and not _is_vacant(storage):
@@ -289,7 +290,9 @@ def _begun(
             kind=ErrorKind.FILE_SINK_INVALID,
             hint="Name a directory that does not exist or is empty.",
         )
-    return {layout.sink_entry_key(name): text for name, text in wanted.items() if name not in names}
+    return {
+        spark_names.sink_entry_key(name): text for name, text in wanted.items() if name not in names
+    }
 
 
 def _continued(
@@ -305,17 +308,17 @@ def _continued(
             names.keys(),
             empty,
             last,
-            lambda name: storage.read(layout.sink_entry_key(name)),
+            lambda name: storage.read(spark_names.sink_entry_key(name)),
             default=interval,
         )
     except MissingEntries as e:
         shown = ", ".join(map(str, e.numbers[:5])) + (", .." if len(e.numbers) > 5 else "")
         raise _mismatch(
-            f"{root}/{layout.SINK_LOG_PREFIX} lacks the entries of batches {shown}: it is the sink"
+            f"{root}/{SINK_LOG_PREFIX} lacks the entries of batches {shown}: it is the sink"
             " of another query, or lost them",
             "docs/guides/sinks.md says how to mend a log by hand. " + _SAY,
         ) from e
-    return {layout.sink_entry_key(name): text for name, text in made.items()}
+    return {spark_names.sink_entry_key(name): text for name, text in made.items()}
 
 
 def _interval(recorded: Sink | None) -> int:
@@ -324,14 +327,16 @@ def _interval(recorded: Sink | None) -> int:
 
 def _names(storage: Storage) -> dict[str, int]:
     """Return the sizes of the log's entries in `storage`, by name."""
-    prefix = layout.SINK_LOG_PREFIX
+    prefix = SINK_LOG_PREFIX
     found = {info.key[len(prefix) :]: info.size_bytes for info in storage.list(prefix)}
-    return {name: size for name, size in found.items() if layout.parse_sink_entry(name) is not None}
+    return {
+        name: size for name, size in found.items() if spark_names.parse_sink_entry(name) is not None
+    }
 
 
 def _is_vacant(storage: Storage, *, but_log: bool = False) -> bool:
     """Whether a directory has no file, or with `but_log` none beside the log of a file sink."""
-    log = layout.SINK_LOG_PREFIX
+    log = SINK_LOG_PREFIX
     if isinstance(storage, LocalStorage):
         # This may be any directory, and a listing would read all of it. So stop at the first file.
         if os.path.isfile(storage.root):
@@ -359,7 +364,7 @@ def _unknown(batch: int) -> str:
     return (
         "nothing says where the query writes to. If that is a file sink (parquet, json, csv, orc,"
         f" text), it lacks the entry of batch {batch}, and its readers fail with"
-        f" `{layout.SINK_LOG_PREFIX}{batch} doesn't exist`: give its directory with --file-sink"
+        f" `{SINK_LOG_PREFIX}{batch} doesn't exist`: give its directory with --file-sink"
         " DIR. If it is none, say --file-sink none."
     )
 

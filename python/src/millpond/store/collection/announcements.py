@@ -18,8 +18,6 @@ storage's clock. A sweep whose announcement was withdrawn deletes nothing any mo
 from __future__ import annotations
 
 import logging
-import re
-import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -35,7 +33,6 @@ ABANDONED_MS = 3_600_000
 # No executor publishes a snapshot that long after its query ended.
 ERASED_MS = 24 * ABANDONED_MS
 _KIND, _ERASED = "condemned", "erased"
-_NAME = re.compile(rf"({_KIND}|{_ERASED})-[^/]*\.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +47,10 @@ class Announced:
     erased_version: int
 
 
-def _prefix(operator: int) -> str:
-    return f"{layout.MILLPOND_DIR}/gc/{operator}."
-
-
-def _kind(key: str) -> str:
-    """Return the kind of an announcement; "": the object is none."""
-    match = _NAME.fullmatch(key.rpartition("/")[2].partition(".")[2])
-    return match[1] if match is not None else ""
+def _kind(key: str) -> str | None:
+    """Return the kind of an announcement; None: the object is none."""
+    kind = layout.parse_gc_announcement(key)
+    return kind if kind in (_KIND, _ERASED) else None
 
 
 def announce(storage: Storage, operator: int, keys: Iterable[str]) -> str:
@@ -65,20 +58,20 @@ def announce(storage: Storage, operator: int, keys: Iterable[str]) -> str:
 
     Returns: the key of the announcement; the sweep withdraws it.
     """
-    name = f"{_prefix(operator)}{_KIND}-{uuid.uuid4().hex}.json"
+    name = layout.new_gc_announcement_key(operator, _KIND)
     storage.put_bytes(name, seal(_KIND, {"required_features": [], "keys": sorted(keys)}))
     return name
 
 
 def announce_erasure(storage: Storage, operator: int, version: int) -> None:
     """Announce that a key is being erased from all versions up to `version`."""
-    name = f"{_prefix(operator)}{_ERASED}-{uuid.uuid4().hex}.json"
+    name = layout.new_gc_announcement_key(operator, _ERASED)
     storage.put_bytes(name, seal(_ERASED, {"required_features": [], "version": version}))
 
 
 def erasures(storage: Storage) -> frozenset[str]:
     """Return the keys of what erasures have announced, of all operators."""
-    return erasures_among(info.key for info in storage.list(f"{layout.MILLPOND_DIR}/gc/"))
+    return erasures_among(info.key for info in storage.list(layout.GC_PREFIX))
 
 
 def erasures_among(keys: Iterable[str]) -> frozenset[str]:
@@ -93,9 +86,9 @@ def announced(storage: Storage, operator: int) -> Announced:
     """
     found: set[str] = set()
     erased = 0
-    for info in storage.list(_prefix(operator)):
+    for info in storage.list(layout.gc_announcements_prefix(operator)):
         kind = _kind(info.key)
-        if not kind:
+        if kind is None:
             continue
         try:
             data = storage.read(info.key)
@@ -118,7 +111,9 @@ def withdraw_abandoned(storage: Storage, operator: int, own: str) -> int | None:
     Returns: when `own` was made, by the storage's clock (ms since the epoch); None: it is gone.
     """
     found = {
-        info.key: info.modified_ms for info in storage.list(_prefix(operator)) if _kind(info.key)
+        info.key: info.modified_ms
+        for info in storage.list(layout.gc_announcements_prefix(operator))
+        if _kind(info.key) is not None
     }
     made_ms = found.get(own)
     if made_ms is None:
