@@ -7,7 +7,7 @@ import json
 import pytest
 
 from millpond.errors import ErrorKind, FormatError, UnsupportedError
-from millpond.format import layout
+from millpond.format import spark_names
 from millpond.operations.savepoint.restored_image import placed
 from millpond.query.image import Image
 from millpond.spark import saved_logs, source_logs
@@ -232,7 +232,7 @@ def test_operator_metadata() -> None:
 )
 def test_spark_finds_the_schemas_of_a_new_checkpoint(root: str, uri: str) -> None:
     """It knows no `s3:`. A fork to such a place could not be started."""
-    key = f"{layout.operator_metadata_v2_prefix(0)}0"
+    key = f"{spark_names.operator_metadata_v2_prefix(0)}0"
     schema = "state/0/_stateSchema/default/0_1"
     body = {
         "operatorInfo": {"operatorId": 0, "operatorName": "transformWithStateExec"},
