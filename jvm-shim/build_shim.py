@@ -46,7 +46,7 @@ from millpond._shim import (
 )
 from millpond._version import __version__
 from millpond.errors import UnsupportedError
-from millpond.reference import errors_json, events_json, options_json
+from millpond.reference import errors_json, events_json, options_json, sparks_json
 from millpond.transport import entry
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -258,6 +258,7 @@ def _resources(root: Path) -> dict[str, bytes]:
         "millpond/errors.json": errors_json().encode(),
         "millpond/events.json": events_json().encode(),
         "millpond/options.json": options_json().encode(),
+        "millpond/sparks.json": sparks_json().encode(),
         "millpond/transport_entry.py": Path(entry.__file__).read_bytes(),
     }
 

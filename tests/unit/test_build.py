@@ -22,7 +22,7 @@ from integration.depth import is_in_part
 from integration.peers.results import PEERS
 from millpond import _shim
 from millpond._version import __version__
-from millpond.reference import errors_json, events_json, options_json
+from millpond.reference import errors_json, events_json, options_json, sparks_json
 from millpond.spark.session import EXTENSION_CLASS, PROVIDER_CLASS
 
 REPO = Path(__file__).resolve().parents[2]
@@ -253,6 +253,7 @@ def test_the_jar_in_the_wheel_has_classes_stamp_and_tables(wheel: Path, tmp_path
         assert archive.read("millpond/errors.json").decode() == errors_json()
         assert archive.read("millpond/events.json").decode() == events_json()
         assert archive.read("millpond/options.json").decode() == options_json()
+        assert archive.read("millpond/sparks.json").decode() == sparks_json()
     assert {cls.replace(".", "/") + ".class" for cls in (PROVIDER_CLASS, EXTENSION_CLASS)} <= names
     # Another place built it from the same sources. So the jar is the same, and its stamp is that of
     # the source tree's own build.

@@ -21,11 +21,13 @@ from millpond.config import (
     MIB,
     OPTIONS,
     PREFIX,
+    SPARK_SETTINGS,
+    SPARKS_ROCKSDB,
     Option,
     resolve,
 )
 from millpond.errors import ErrorKind, InvalidInputError
-from millpond.reference import options_json, options_markdown
+from millpond.reference import options_json, options_markdown, sparks_json
 from tests.conftest import Golden
 
 
@@ -162,6 +164,22 @@ def test_json_for_the_jar() -> None:
     table = json.loads(options_json())
     assert table["prefix"] == PREFIX
     assert [row["name"] for row in table["options"]] == [option.name for option in OPTIONS]
+
+
+def test_settings_of_sparks_stores() -> None:
+    names = [setting.name for setting in SPARK_SETTINGS]
+    assert len({name.lower() for name in names}) == len(names)
+    for setting in SPARK_SETTINGS:
+        assert setting.name.startswith("spark.sql.streaming.") and PREFIX not in setting.name
+        assert setting.option is None or setting.option in BY_NAME
+        assert not (setting.always and setting.option), "nothing has to be set"
+        assert setting.doc.endswith(".") and "|" not in setting.doc
+    table = json.loads(sparks_json())
+    assert table["below"] == SPARKS_ROCKSDB
+    assert [row["name"] for row in table["settings"]] == names
+    instead = {row["name"]: row["instead"] for row in table["settings"]}
+    assert instead[f"{SPARKS_ROCKSDB}maxMemoryUsageMB"] == f"{PREFIX}memory.budget"
+    assert instead[f"{SPARKS_ROCKSDB}changelogCheckpointing.enabled"] is None
 
 
 def test_documentation_is_up_to_date(golden: Golden, repository: Path) -> None:

@@ -9,7 +9,14 @@ from __future__ import annotations
 import json
 import textwrap
 
-from millpond.config import OPTIONS, PREFIX, default_text, number_text
+from millpond.config import (
+    OPTIONS,
+    PREFIX,
+    SPARK_SETTINGS,
+    SPARKS_ROCKSDB,
+    default_text,
+    number_text,
+)
 from millpond.errors import ERRORS, REMOVED
 from millpond.events import EVENTS, FIELDS, STORE_FIELDS
 
@@ -17,8 +24,8 @@ _WIDTH = 100
 _OPTIONS_HEAD = f"""\
 # Configuration
 
-Generated from `python/src/millpond/config/table.py`; do not edit. `millpond options` prints the
-same table.
+Generated from `python/src/millpond/config/table.py` and `sparks.py`; do not edit.
+`millpond options` prints the table of options.
 
 Every option below goes under `{PREFIX}`, in the session
 (`spark.conf.set`), in `spark-defaults.conf` or with `--conf`. Sizes take the suffixes k, m, g, t
@@ -32,7 +39,13 @@ _OPTIONS_FOOT = """
 Millpond also heeds these settings of Spark: `spark.sql.streaming.minBatchesToRetain`,
 `spark.sql.streaming.stateStore.minDeltasForSnapshot`,
 `spark.sql.streaming.stateStore.maintenanceInterval`,
-`spark.sql.streaming.stateStore.checkpointFormatVersion`, `spark.sql.shuffle.partitions`.
+`spark.sql.streaming.stateStore.checkpointFormatVersion`,
+`spark.sql.streaming.stateStore.encodingFormat`,
+`spark.sql.streaming.stateStore.formatValidation.enabled`,
+`spark.sql.streaming.stateStore.commitValidation.enabled`,
+`spark.sql.streaming.stateStore.coordinatorReportSnapshotUploadLag`,
+`spark.sql.streaming.stateStore.forceSnapshotUploadOnLag`,
+`spark.sql.streaming.stateStore.unloadOnCommit`, `spark.sql.shuffle.partitions`.
 
 `spark.sql.streaming.stateStore.rowChecksum.enabled` changes nothing. With it Spark's own stores
 check each row. Millpond always checks each block: every block of a changelog and of an SST carries
@@ -40,6 +53,19 @@ a CRC-32 or CRC-32C, and every read checks it. `restore.verifyChecksums` adds th
 SSTs. If a block is damaged, Millpond restores from an older snapshot and a longer chain, or fails
 with `MILLPOND_CHANGELOG_DAMAGED` or `MILLPOND_SST_DAMAGED`, which names the file. Rows in memory
 carry no sum.
+"""
+_SETTINGS_HEAD = """
+## Settings of Spark's stores
+
+These do nothing on Millpond. When a run of a query begins, the driver's log names those that the
+session sets, once, and what to set instead; never their values. It does not name one whose option
+of Millpond is set, too, or by which nothing is lost. This needs the session extension.
+
+| Setting of Spark | Option of Millpond | Meaning |
+|---|---|---|
+"""
+_SETTINGS_FOOT = f"""\
+| all others below `{SPARKS_ROCKSDB}` | none | Millpond sets up its RocksDB itself. |
 """
 _ERRORS_HEAD = """\
 # Errors
@@ -103,7 +129,24 @@ def options_markdown() -> str:
         else:
             bounds = ""
         rows.append(f"| `{o.name}` | {o.type} | {default_text(o)} | {bounds} | {o.doc} |\n")
-    return _OPTIONS_HEAD + "".join(rows) + _OPTIONS_FOOT
+    settings = []
+    for s in SPARK_SETTINGS:
+        option = "none" if s.option is None else f"`{s.option}`"
+        settings.append(f"| `{s.name}` | {option} | {s.doc} |\n")
+    return (
+        f"{_OPTIONS_HEAD}{''.join(rows)}{_OPTIONS_FOOT}"
+        f"{_SETTINGS_HEAD}{''.join(settings)}{_SETTINGS_FOOT}"
+    )
+
+
+def sparks_json() -> str:
+    """Return the settings of Spark's stores as JSON.
+
+    `{"below", "settings": [{name, instead, always}]}`: `instead` is an option's full name, or null.
+    Any other setting below `below` has no option.
+    """
+    settings = [{"name": s.name, "instead": s.instead, "always": s.always} for s in SPARK_SETTINGS]
+    return json.dumps({"below": SPARKS_ROCKSDB, "settings": settings}, indent=1) + "\n"
 
 
 def errors_json() -> str:

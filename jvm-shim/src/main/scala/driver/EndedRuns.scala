@@ -28,6 +28,7 @@ private object EndedRuns extends Logging {
   def ended(run: UUID): Unit = {
     AskedProviders.ended(run)
     StartCheck.ended(run)
+    SparksSettings.ended(run)
     Ttls.ended(run)
     Sinks.ended(run)
     Balance.ended(run)

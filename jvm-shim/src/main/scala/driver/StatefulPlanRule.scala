@@ -43,6 +43,7 @@ private object StatefulPlanRule extends Rule[SparkPlan] {
           // the operator in a batch query belongs to no run
           if (AskedProviders.of(run).isDefined) SparkSession.getActiveSession.foreach { session =>
             StartCheck.check(session, infos.head, options)
+            SparksSettings.say(run)
             Sinks.note(session, infos.head)
             Ttls.resolve(plan, run, options)
             DriverReports.start(session.sparkContext)

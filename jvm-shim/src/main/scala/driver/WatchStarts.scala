@@ -36,6 +36,7 @@ private final class Started(of: SparkSession) extends StreamingQueryListener {
         case stream: StreamExecution => Some(stream)
         case _ => None
       }
+      query.foreach(SparksSettings.started(_, event.runId))
       query.foreach(RealTimeNodes.clear)
       query.foreach(RealTime.started)
       query.foreach(Ttls.started(_, event.runId))
