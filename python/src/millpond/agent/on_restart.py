@@ -56,12 +56,13 @@ def _rescale(
 ) -> dict[str, Any]:
     # Start-up time: the agents of executors never need these.
     from millpond.operations.rescale import rescale, undo
-    from millpond.query.rescaling import read_journal
+    from millpond.query.rescaling import left_by_spark, read_journal
     from millpond.spark.heartbeats import refuse_running
     from millpond.spark.metadata import read_spark_metadata
 
     refuse_running(storage, root, _ENDING_S)
-    if read_journal(storage) is not None and undo(storage, root):
+    unfinished = read_journal(storage) is not None or left_by_spark(storage) is not None
+    if unfinished and undo(storage, root):
         log.warning("took back an interrupted rescale of %s", root)
     if read_spark_metadata(storage, batches=(), operators=()).partitions == partitions:
         return {}

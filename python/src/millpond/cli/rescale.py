@@ -63,7 +63,7 @@ def rescale_command(arguments: argparse.Namespace, output: Output) -> int:
     else:
         output.line(f"written     {bytes_text(report.written_bytes)}, {report.seconds:.1f} s")
     output.warnings(report.warnings)
-    if report.undone:
+    if report.undone and not report.dry_run:
         output.message("a rescale that was interrupted has been taken back first")
     return 0
 

@@ -1,4 +1,4 @@
-"""Tells that a rescale has not come to its end, and how a user ends it."""
+"""Tells that a rescale, or Spark's own repartition, has not ended, and how a user ends it."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from millpond.errors import (
 )
 from millpond.format import layout
 from millpond.format.rescale_journal import Journal, decode_journal
+from millpond.spark.metadata import read_spark_metadata
 from millpond.storage import Storage
 
 
@@ -47,6 +48,40 @@ def unfinished_rescale(storage: Storage, checkpoint: str) -> MillpondError | Non
         found.__cause__ = e
         return found
     return rescale_error(journal, checkpoint) if journal is not None else None
+
+
+def left_by_spark(storage: Storage) -> int | None:
+    """Return the batch that Spark's own repartition began and did not end; None: there is none.
+
+    Half a rescale of Millpond's looks alike: this is for a query without a journal.
+
+    Raises: UnavailableError: storage.
+    """
+    spark = read_spark_metadata(storage, batches=(), operators=(), damaged=[])
+    committed = spark.last_committed_batch
+    if committed is None or spark.last_batch == committed:
+        return None
+    both = read_spark_metadata(storage, batches=(committed,), operators=(), damaged=[])
+    return both.repartition_left
+
+
+def repartition_error(batch: int, partitions: int | None, checkpoint: str) -> MillpondError:
+    """Return the error that says that Spark's own repartition, to `partitions`, began `batch` and
+    did not end it.
+
+    Args:
+        checkpoint: name of the Spark checkpoint, for the commands in the hint.
+    """
+    command = shlex.join(["millpond", "rescale", checkpoint])
+    return error(
+        ErrorKind.RESCALE_UNFINISHED,
+        f"Spark's own repartition began batch {batch} with {partitions} partitions and did not"
+        " end it: it refuses Millpond's stores, and no query starts now",
+        hint=(
+            f"`{command} --partitions {partitions}` takes that batch away and rescales;"
+            f" `{command} --undo` only takes it away."
+        ),
+    )
 
 
 def rescale_error(journal: Journal, checkpoint: str) -> MillpondError:

@@ -27,7 +27,7 @@ from millpond.query.expected import (
     partitions_of,
     schema_keys,
 )
-from millpond.query.rescaling import unfinished_rescale
+from millpond.query.rescaling import left_by_spark, repartition_error, unfinished_rescale
 from millpond.spark.log_entries import OperatorInfo
 from millpond.spark.metadata import SparkMetadata, read_operator_info, read_spark_metadata
 from millpond.spark.state_schemas import key_columns, parse_schema_file
@@ -53,6 +53,8 @@ class Survey:
     spark_format: int = 1  # Spark's state store checkpoint format
     # What says that a rescale runs, or was interrupted; None: there is none.
     rescale: MillpondError | None = None
+    # What says that Spark's own repartition did not end. The last committed batch is whole.
+    repartition: MillpondError | None = None
     errors: list[tuple[str, MillpondError]] = field(default_factory=list)  # key, what is wrong
     lost: list[Lost] = field(default_factory=list)  # entries of Spark's logs
     # Operators that have a folder but are not part of the query any more -> the error that says so.
@@ -101,6 +103,10 @@ def survey(
     result.spark = read_spark_metadata(storage, operators=(), damaged=result.errors)
     result.lost = list(lost_entries(result.spark))
     result.rescale = unfinished_rescale(storage, checkpoint)
+    left = result.spark.repartition_left
+    # A rescale that ended while its logs were read has no journal any more: look again.
+    if left is not None and result.rescale is None and left_by_spark(storage) == left:
+        result.repartition = repartition_error(left, result.spark.partitions, checkpoint)
     present: set[int] = set()
     for info in list_state(storage, layout.STATE_PREFIX):
         operator = layout.operator_of(info.key)

@@ -9,13 +9,14 @@ This module skips Hadoop's `.crc` sidecars and temporary files by name. Source: 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
 from millpond.errors import FormatError, MillpondError, NotFoundError, UnsupportedError
 from millpond.format import layout, spark_names
 from millpond.spark.log_entries import (
+    SHUFFLE_PARTITIONS,
     CommitEntry,
     OffsetEntry,
     OperatorInfo,
@@ -113,6 +114,34 @@ class SparkMetadata:
             following.timestamp_ms,
             following.sources,
         )
+
+    @property
+    def repartition_left(self) -> int | None:
+        """The batch that Spark's own repartition began and did not end: its entry is that of the
+        last committed batch but for the number of partitions, so it reads nothing. None: there is
+        no such batch. Needs both entries in `offsets`.
+
+        Half a rescale of Millpond's looks alike, and has a journal.
+        """
+        committed, newest = self.last_committed_batch, self.last_batch
+        if committed is None or newest != committed + 1:
+            return None
+        before, mine = self.offsets.get(committed), self.offsets.get(newest)
+        if before is None or mine is None or before.partitions == mine.partitions:
+            return None
+        if before.by_source != mine.by_source:
+            return None
+        conf = {**before.conf, SHUFFLE_PARTITIONS: mine.conf.get(SHUFFLE_PARTITIONS, "")}
+        alike = replace(before, batch=newest, conf=conf, sources=mine.sources)
+        return newest if mine == alike else None
+
+    def without_repartition(self) -> SparkMetadata:
+        """Return what Spark had recorded before its repartition began `repartition_left`."""
+        left = self.repartition_left
+        if left is None:
+            return self
+        offsets = {batch: entry for batch, entry in self.offsets.items() if batch != left}
+        return replace(self, offset_batches=self.offset_batches[:-1], offsets=offsets)
 
     @property
     def without_rows(self) -> frozenset[int]:

@@ -51,9 +51,11 @@ def problems_of_logs(storage: Storage, found: Survey) -> Iterator[Problem]:
 
 
 def problems_of_rescale(found: Survey) -> Iterator[Problem]:
-    """Yield a problem if a rescale has not come to its end."""
+    """Yield a problem if a rescale, or Spark's own repartition, has not come to its end."""
     if found.rescale is not None:
         yield problem_of(layout.RESCALE_JOURNAL_KEY, found.rescale)
+    if found.repartition is not None and found.spark is not None:
+        yield problem_of(layout.offsets_key(found.spark.offset_batches[-1]), found.repartition)
 
 
 def problems_of_claim(storage: Storage) -> Iterator[Problem]:

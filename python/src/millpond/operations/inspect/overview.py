@@ -262,12 +262,14 @@ def overview(storage: Storage, checkpoint: str, tariff: Tariff | None = None) ->
 
 
 def _partitions(found: Survey) -> int | None:
-    """Return the number of state partitions, which a rescale changes only at its end."""
+    """Return the number of state partitions, which a rescale changes only at its end, and Spark's
+    own repartition never.
+    """
     spark = found.spark
     if spark is None:
         return None
     committed = spark.last_committed_batch
-    if found.rescale is None or committed is None:
+    if committed is None:
         return spark.partitions
     return spark.partitions_at(committed + 1)
 

@@ -27,7 +27,7 @@ from millpond.operations.rescale.new_files import composed, state_bytes
 from millpond.operations.rescale.plan import check_partitions, check_scalable, merge_families
 from millpond.operations.rescale.read import Before, read_before
 from millpond.operations.rescale.write import Writing, carry_out, clear
-from millpond.query.rescaling import read_journal, rescale_error
+from millpond.query.rescaling import left_by_spark, read_journal, rescale_error
 from millpond.query.whole import check_whole
 from millpond.spark.commands import Hold, at_work
 from millpond.spark.sinks import keeping
@@ -67,7 +67,7 @@ class RescaleReport:
     written_bytes: int  # in a dry run of a rehash: an estimate
     seconds: float  # in a dry run: an estimate
     dry_run: bool
-    undone: bool = False  # this rescale first took back an interrupted one
+    undone: bool = False  # an interrupted one, or Spark's own, was taken back first, or would be
     file_sink: str | None = None  # its log says that the batch wrote nothing
     warnings: tuple[str, ...] = ()
 
@@ -91,7 +91,8 @@ def rescale(
     uses it.
 
     A number that divides the max parallelism moves no row, as a rule. Any other number hashes every
-    row anew, into other key groups.
+    row anew, into other key groups. A batch that Spark's own repartition began is taken away first:
+    it reads nothing. To the present number that is all.
 
     Args:
         root: name of the Spark checkpoint, for messages.
@@ -161,8 +162,27 @@ def _rescale(
             f"{root}: batch {before.committed} was committed while the rescale was planned",
             hint="Stop the query, then rescale again.",
         )
-    _check(before, root, partitions, skip_uncommitted)
     groups = before.format.key_groups
+    if undone and partitions == before.partitions and max_parallelism is None:
+        done = RescaleReport(
+            checkpoint=root,
+            current=partitions,
+            partitions=partitions,
+            batch=before.committed,
+            way=COMPOSED,
+            max_parallelism=groups.max_parallelism,
+            near=divisors_near(groups.max_parallelism, partitions),
+            stores=0,
+            state_bytes=state_bytes(before),
+            written_bytes=0,
+            seconds=0.0,
+            dry_run=dry_run,
+            undone=True,
+        )
+        if announce is not None:
+            announce(done)
+        return done
+    _check(before, root, partitions, skip_uncommitted)
     sink = keeping.for_rescale(
         file_sink,
         read_sink(storage),
@@ -257,7 +277,8 @@ def _refuse_savepoint(storage: Storage, root: str) -> None:
 
 
 def undo(storage: Storage, root: str) -> bool:
-    """Take back an interrupted rescale. Return whether there was one that had not switched over.
+    """Take back an interrupted rescale, or what Spark's own repartition left. Return whether there
+    was one that had not switched over.
 
     Raises: ConflictError: QUERY_RUNNING, COMMAND_RUNNING. InvalidInputError: STATE_OWNED,
         NOT_A_CHECKPOINT.
@@ -268,7 +289,9 @@ def undo(storage: Storage, root: str) -> bool:
         journal = read_journal(storage)
         if journal is None and not is_there(storage, spark_names.QUERY_METADATA_KEY):
             raise error(ErrorKind.NOT_A_CHECKPOINT, f"no checkpoint of a streaming query: {root}")
-        return journal is not None and not clear(storage, journal, hold)
+        if journal is None:
+            return _take_back_sparks(storage, hold)
+        return not clear(storage, journal, hold)
 
 
 def _check(before: Before, root: str, partitions: int, skip_uncommitted: bool) -> None:
@@ -290,13 +313,30 @@ def _check(before: Before, root: str, partitions: int, skip_uncommitted: bool) -
 
 
 def _finish_interrupted(storage: Storage, root: str, partitions: int, hold: Hold | None) -> bool:
-    """Take an interrupted rescale back. Return whether there was one that had not switched over.
+    """Take an interrupted rescale back, or what Spark's own repartition left. Return whether there
+    was one that had not switched over.
 
-    Args: hold: None: of a dry run.
+    Args: hold: None: of a dry run, which takes nothing back.
     """
     journal = read_journal(storage)
     if journal is None:
-        return False
+        return _take_back_sparks(storage, hold)
     if hold is None or journal.partitions != partitions:
         raise rescale_error(journal, root)
     return not clear(storage, journal, hold)
+
+
+def _take_back_sparks(storage: Storage, hold: Hold | None) -> bool:
+    """Take away the batch that Spark's own repartition began and did not end. Return whether there
+    is one.
+
+    Its entry of the offset log is all of it, and keeps every query from starting.
+
+    Args: hold: None: of a dry run, which takes nothing away.
+    """
+    left = left_by_spark(storage)
+    if left is not None and hold is not None:
+        hold.check()
+        entry = layout.offsets_key(left)
+        storage.delete([entry, layout.crc_key(entry)])
+    return left is not None

@@ -42,7 +42,8 @@ class Before:
 
 
 def read_before(storage: Storage, root: str, plans: Plans) -> Before:
-    """Read the Spark checkpoint at `root` (its name, for messages).
+    """Read the Spark checkpoint at `root` (its name, for messages). A batch that Spark's own
+    repartition left counts as not there.
 
     Args:
         plans: how stores are restored, as far as somebody has planned it; one that is not of the
@@ -53,7 +54,7 @@ def read_before(storage: Storage, root: str, plans: Plans) -> Before:
         UnsupportedError: FOREIGN_CHECKPOINT.
         FormatError, NotFoundError: what a restore of the last committed batch would raise.
     """
-    spark = read_spark_metadata(storage)
+    spark = read_spark_metadata(storage).without_repartition()
     checkpoint_format = _format(storage, spark, root)
     committed, started = spark.last_committed_batch, spark.last_batch
     if committed is None or started is None or committed not in spark.offsets:
