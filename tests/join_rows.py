@@ -13,8 +13,9 @@ import pyarrow as pa
 from millpond.format.changelog import ChangelogReader, Op
 from millpond.local import rocks
 from millpond.model.ids import StoreId, VersionId
-from millpond.model.json_fields import RESERVED_SLOT, ColumnFamily
+from millpond.model.json_fields import ColumnFamily
 from millpond.model.key_groups import KeyGroups
+from millpond.model.physical_key import RESERVED_SLOT
 from millpond.rows.hashing import hash_rows
 from millpond.spark.types import Atom, Field, Struct
 from millpond.storage import LocalStorage

@@ -13,8 +13,6 @@ Fail = Callable[[str], MillpondError]
 # A changelog or a manifest lists its live keys by key group up to this many groups. With more
 # groups it lists none.
 MOST_GROUP_KEYS = 1_024
-# The slot of column families whose order spans partition keys: timers, TTL, eviction by time.
-RESERVED_SLOT = 0xFFFF
 # Of a column family: physical keys have two bytes for it.
 MAX_FAMILY_ID = 0xFFFF
 
@@ -113,7 +111,7 @@ class ColumnFamily:
 
     @property
     def spans_key_groups(self) -> bool:
-        """Whether the order of its rows spans partition keys: they all lie in `RESERVED_SLOT`."""
+        """Whether the order of its rows spans partition keys: they all lie in the reserved slot."""
         return self.kind in ("range", "time-first")
 
     def slot_of(self, physical: bytes) -> int:

@@ -11,15 +11,14 @@ from typing import Protocol
 
 from millpond.errors import FormatError
 from millpond.model.ids import StoreId, VersionId
-from millpond.model.json_fields import RESERVED_SLOT, ColumnFamily
+from millpond.model.json_fields import ColumnFamily
 from millpond.model.key_groups import KeyGroups
+from millpond.model.physical_key import FAMILY, PHYSICAL_PREFIX_BYTES, RESERVED_SLOT, SLOT_BYTES
 from millpond.query.image import Image
 from millpond.storage import Storage
 from millpond.store.entries import Entry, entry_chunks, open_version
 from millpond.store.files import StoreFiles
 
-PHYSICAL_PREFIX_BYTES = 4  # slot u16, column family u16
-SLOT_BYTES = 2  # they end each key of a column family that spans key groups
 UNKNOWN_GROUP = -1
 
 
@@ -78,8 +77,8 @@ class _Places(dict[bytes, tuple[int, int]]):
         self._groups = groups
 
     def __missing__(self, prefix: bytes) -> tuple[int, int]:
-        slot, number = int.from_bytes(prefix[:2], "big"), int.from_bytes(prefix[2:], "big")
-        place = (number, leading_group(slot, self._groups))
+        slot = int.from_bytes(prefix[:SLOT_BYTES], "big")
+        place = (int.from_bytes(prefix[FAMILY], "big"), leading_group(slot, self._groups))
         self[prefix] = place
         return place
 

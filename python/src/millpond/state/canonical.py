@@ -33,10 +33,10 @@ from millpond.model.ids import StoreId
 from millpond.model.json_fields import ColumnFamily
 from millpond.model.key_groups import KeyGroups
 from millpond.model.partition_keys import PartitionKeyRule
+from millpond.model.physical_key import PHYSICAL_PREFIX_BYTES
 from millpond.query.image import Image, operator_info
 from millpond.query.index import FileEntry, SavepointIndex, TableEntry, damaged
 from millpond.query.row_source import (
-    PHYSICAL_PREFIX_BYTES,
     UNKNOWN_GROUP,
     NativeRows,
     Rows,

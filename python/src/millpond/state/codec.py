@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from millpond.errors import ErrorKind, FormatError, UnsupportedError
 from millpond.model.json_fields import ColumnFamily
+from millpond.model.physical_key import PHYSICAL_PREFIX_BYTES
 from millpond.rows import avro
 from millpond.rows.arrow_types import struct_type
 from millpond.rows.decode import Ints, are_long, decode_rows, joined
@@ -22,7 +23,6 @@ from millpond.spark.types import Atom, Field, Struct
 from millpond.state.ages import AGE_BYTES
 
 UNSAFE_ROW, AVRO = "unsaferow", "avro"
-PHYSICAL_PREFIX_BYTES = 4  # slot u16, column family u16
 _ROW = 1  # bytes before each row: the version of Spark's encoding
 _SCHEMA_ID = 2  # bytes before each row in Avro: the number of its schema, little-endian
 _TIME_BYTES = 8

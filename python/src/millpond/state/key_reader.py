@@ -26,9 +26,10 @@ from millpond.errors import (
     error,
 )
 from millpond.model.ids import StoreId
-from millpond.model.json_fields import RESERVED_SLOT, ColumnFamily
+from millpond.model.json_fields import ColumnFamily
 from millpond.model.key_groups import KeyGroups
 from millpond.model.partition_keys import ONE_ZERO_OPERATORS, TRANSFORM_WITH_STATE_OPERATORS
+from millpond.model.physical_key import around
 from millpond.query.image import operator_info
 from millpond.rows.chunks import pair_bytes
 from millpond.rows.hashing import groups_of
@@ -260,12 +261,11 @@ class KeyReader:
                 encoded[family.encoding] = encode(array, schema, encoding=family.encoding)
             if most not in groups:
                 groups[most] = groups_of(hashes, most).tolist()
-            place_of_key = store.groups.slot(groups[most][number]) if store.by_key else 0
-            slot = place_of_key.to_bytes(2, "big")
-            place = family.id.to_bytes(2, "big")
+            slot = store.groups.slot(groups[most][number]) if store.by_key else 0
+            lead, end = around(family, slot)
             bytes_of_key = encoded[family.encoding][number]
             if not whole:
-                prefix = slot + place + bytes_of_key
+                prefix = lead + bytes_of_key
                 yield (
                     store,
                     partition,
@@ -274,9 +274,7 @@ class KeyReader:
                     ),
                 )
                 continue
-            physical = slot + place + bytes_of_key
-            if family.spans_key_groups:
-                physical = RESERVED_SLOT.to_bytes(2, "big") + place + bytes_of_key + slot
+            physical = lead + bytes_of_key + end
             value = self._read(store, partial(PointReader.get, key=physical))
             yield None if value is None else (store, partition, [(physical, value)])
 

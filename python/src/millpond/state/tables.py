@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 
 from millpond.errors import ErrorKind, InvalidInputError
 from millpond.model.json_fields import ColumnFamily
+from millpond.model.physical_key import PHYSICAL_PREFIX_BYTES, SLOT_BYTES
 from millpond.query.erasing import Erasures, read_erasures, unerased
 from millpond.query.index import SavepointIndex
 from millpond.rows.arrow_types import struct_type
@@ -27,7 +28,6 @@ from millpond.rows.nested import as_grouped, mapped
 from millpond.rows.readable import list_of, scalar_of
 from millpond.spark.types import Struct
 from millpond.state.codec import (
-    PHYSICAL_PREFIX_BYTES,
     binary_array,
     check_supported,
     decode_keys,
@@ -45,7 +45,6 @@ from millpond.storage import Storage, open_checkpoint, root_of
 from millpond.store.entries import entries
 
 DEFAULT_BATCH_ROWS = 65_536
-SLOT_BYTES = 2  # they end each key of a column family that spans key groups
 
 
 def scan_state(

@@ -14,6 +14,7 @@ from millpond.format.changelog import ChangelogReader, Op, Record
 from millpond.local.scratch import scratch_directory
 from millpond.model.ids import VersionId
 from millpond.model.lineage import walk
+from millpond.model.physical_key import FAMILY
 from millpond.query.erasing import whole_read
 from millpond.query.survey import survey
 from millpond.rows.arrow_types import struct_type
@@ -130,7 +131,7 @@ def _rows(
         number = family.id.to_bytes(2, "big")
         with scratch_directory("blame") as directory, entries(version) as found:
             touched = _touched(selection.storage, version, family.id, directory)
-            mine = (entry for entry in found if entry[0][2:4] == number)
+            mine = (entry for entry in found if entry[0][FAMILY] == number)
             for part in chunks_of(mine, pair_bytes, rows=DEFAULT_BATCH_ROWS):
                 stored, _ = without_places(family, part)
                 keys = decode_keys(

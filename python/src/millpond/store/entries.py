@@ -268,5 +268,5 @@ def _apply(
 
 
 def _owned(key: bytes, families: Mapping[int, ColumnFamily], slots: SlotRanges) -> bool:
-    family = families.get(key[2] << 8 | key[3])
+    family = families.get(key[2] << 8 | key[3])  # where `physical_key.FAMILY` is
     return family is not None and contains(slots, family.slot_of(key))

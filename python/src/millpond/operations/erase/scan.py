@@ -16,8 +16,8 @@ from millpond.format.manifest import Manifest
 from millpond.format.sst_blocks import data_blocks
 from millpond.local.rocks_manifest import key_bounds
 from millpond.model.json_fields import ColumnFamily
+from millpond.model.physical_key import PHYSICAL_PREFIX_BYTES, bare
 from millpond.operations.erase.matching import Mask, Matcher
-from millpond.query.row_source import PHYSICAL_PREFIX_BYTES, SLOT_BYTES
 from millpond.storage import ObjectInfo, Storage
 from millpond.storage.stored_file import stored_file
 from millpond.store.files import Listing, StoreFiles
@@ -62,11 +62,6 @@ def _keep(kept: set[bytes], needle: bytes) -> None:
     kept.add(needle[:_NEEDLE_BYTES])
     if len(kept) >= 2 * _MOST_NEEDLES:
         kept.difference_update(sorted(kept)[_MOST_NEEDLES:])
-
-
-def bare(key: bytes, family: ColumnFamily) -> bytes:
-    """Return a physical key without slot and column family."""
-    return key[PHYSICAL_PREFIX_BYTES : -SLOT_BYTES if family.spans_key_groups else None]
 
 
 def mask_of(matcher: Matcher, store: str, families: Families, keys: Sequence[bytes]) -> Mask:

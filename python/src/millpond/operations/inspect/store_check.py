@@ -22,8 +22,9 @@ from millpond.format.manifest import Manifest
 from millpond.local import rocks
 from millpond.local.scratch import scratch_directory
 from millpond.model.ids import StoreId, VersionId
-from millpond.model.json_fields import RESERVED_SLOT, ColumnFamily, KeyGroupsInfo
+from millpond.model.json_fields import ColumnFamily, KeyGroupsInfo
 from millpond.model.key_groups import KeyGroups
+from millpond.model.physical_key import FAMILY, PHYSICAL_PREFIX_BYTES, RESERVED_SLOT, SLOT_BYTES
 from millpond.operations.inspect.logs import Problem, problem_of
 from millpond.operations.inspect.sources import problems_of_sources
 from millpond.query.expected import check_written_for
@@ -36,7 +37,6 @@ from millpond.store.restore.execute import Fetching, lay_out
 from millpond.store.restore.plan import RestorePlan, plan_restore
 
 _ATTEMPTS = 3
-_PHYSICAL_PREFIX_BYTES = 4  # slot u16, column family u16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -276,7 +276,7 @@ class _StoreCheck:
                 raise
             for physical, _ in rocks.scan(database, name=key):
                 entries += 1
-                known = families.get(int.from_bytes(physical[2:4], "big"))
+                known = families.get(int.from_bytes(physical[FAMILY], "big"))
                 if known is None or not _owned(physical, known, manifest):
                     foreign += 1
                 elif not known.internal:
@@ -415,9 +415,9 @@ def _crc32(storage: Storage, key: str) -> int:
 
 def _owned(physical: bytes, family: ColumnFamily, manifest: Manifest) -> bool:
     """Whether the row belongs to the slots of the manifest."""
-    if len(physical) < _PHYSICAL_PREFIX_BYTES + (2 if family.spans_key_groups else 0):
+    if len(physical) < PHYSICAL_PREFIX_BYTES + (SLOT_BYTES if family.spans_key_groups else 0):
         return False
-    if family.spans_key_groups and int.from_bytes(physical[:2], "big") != RESERVED_SLOT:
+    if family.spans_key_groups and int.from_bytes(physical[:SLOT_BYTES], "big") != RESERVED_SLOT:
         return False
     return not manifest.key_groups.scalable or contains(manifest.slots, family.slot_of(physical))
 

@@ -14,8 +14,9 @@ import numpy as np
 import numpy.typing as npt
 
 from millpond.format.changelog import Op
-from millpond.model.json_fields import RESERVED_SLOT, ColumnFamily
+from millpond.model.json_fields import ColumnFamily
 from millpond.model.key_groups import KeyGroups
+from millpond.model.physical_key import PHYSICAL_PREFIX_BYTES, RESERVED_SLOT, around
 from millpond.model.varint import encode_varint
 from millpond.query.row_source import Rows
 
@@ -58,7 +59,7 @@ def packed_puts(
         records, key_from, value_from = _framed(family, key_size, value_size, len(chosen))
         _copy(records, key_from, key_size, key_data, key_at[chosen])
         _copy(records, value_from, value_size, value_data, value_at[chosen])
-        slot_from = key_from + key_size if family.spans_key_groups else key_from - 4
+        slot_from = key_from + (key_size if family.spans_key_groups else -PHYSICAL_PREFIX_BYTES)
         records[:, slot_from] = slots[chosen] >> 8
         records[:, slot_from + 1] = slots[chosen] & 0xFF
         counts = np.bincount(partition_of[chosen])
@@ -92,12 +93,9 @@ def _framed(
     """Return records without slot, key and value, one in each row; and where key and value
     begin.
     """
-    trail = 2 if family.spans_key_groups else 0
-    physical = encode_varint(4 + key_bytes + trail)
-    head = (
-        bytes([Op.PUT]) + physical + RESERVED_SLOT.to_bytes(2, "big") + family.id.to_bytes(2, "big")
-    )
-    middle = bytes(trail) + encode_varint(value_bytes)
+    lead, end = around(family, RESERVED_SLOT)
+    head = bytes([Op.PUT]) + encode_varint(len(lead) + key_bytes + len(end)) + lead
+    middle = end + encode_varint(value_bytes)
     template = head + bytes(key_bytes) + middle + bytes(value_bytes)
     records: Any = np.empty((count, len(template)), dtype=np.uint8)
     records[:] = np.frombuffer(template, dtype=np.uint8)

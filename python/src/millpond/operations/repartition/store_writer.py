@@ -22,14 +22,9 @@ from millpond.format.changelog import (
     ChangelogWriter,
 )
 from millpond.model.ids import DEFAULT_STORE, StoreId, VersionId
-from millpond.model.json_fields import (
-    MOST_GROUP_KEYS,
-    RESERVED_SLOT,
-    ColumnFamily,
-    KeyGroupsInfo,
-    is_unproven,
-)
+from millpond.model.json_fields import MOST_GROUP_KEYS, ColumnFamily, KeyGroupsInfo, is_unproven
 from millpond.model.key_groups import KeyGroups
+from millpond.model.physical_key import around
 from millpond.operations.repartition.plan import NewPartitions
 from millpond.query.image import Image
 from millpond.query.row_source import UNKNOWN_GROUP, Rows, RowSource, StoreRows
@@ -242,23 +237,17 @@ class StoreWriter:
                 ):
                     writers[chosen].put_packed(records, count)
                 return
-        number = family.id.to_bytes(2, "big")
         puts: dict[int, list[tuple[bytes, bytes]]] = {}  # by partition
-        # Key group -> first and last bytes of its physical keys, and the puts of its partition.
+        # Key group -> what is around its keys, and the puts of its partition.
         targets: dict[int, tuple[bytes, bytes, list[tuple[bytes, bytes]]]] = {}
         for group, key, value in zip(rows.groups, rows.keys, rows.values, strict=True):
             found = targets.get(group)
             if found is None:
-                slot = groups.slot(group).to_bytes(2, "big")
                 chosen = (
                     groups.partition_of(group, self.new.count) if partition is None else partition
                 )
-                lead, end = (
-                    (RESERVED_SLOT.to_bytes(2, "big"), slot)
-                    if family.spans_key_groups
-                    else (slot, b"")
-                )
-                found = targets[group] = (lead + number, end, puts.setdefault(chosen, []))
+                lead, end = around(family, groups.slot(group))
+                found = targets[group] = (lead, end, puts.setdefault(chosen, []))
             found[2].append((found[0] + key + found[1], value))
         for chosen, pairs in puts.items():
             writers[chosen].put_all(pairs)
