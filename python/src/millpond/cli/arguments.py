@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from millpond.cli.output import Output
 from millpond.errors import ErrorKind, InvalidInputError
 from millpond.spark.column_changes import ColumnChanges
+
+Run = Callable[[argparse.Namespace, Output], int]
+"""Carries a command out. Returns its exit code."""
 
 
 class Parser(argparse.ArgumentParser):
@@ -38,6 +42,29 @@ class Once(argparse.Action):
         if before not in (None, values):
             parser.error(f"{self.dest} is both {before} and {values}")
         setattr(namespace, self.dest, values)
+
+
+def new_command(
+    parent: Any, name: str, run: Run, text: str, rest: str = "."
+) -> argparse.ArgumentParser:
+    """Add a command to subparsers.
+
+    Args:
+        text: what it does, for the list of commands; with a capital its own help begins with it.
+        rest: how its own help goes on.
+    """
+    command: argparse.ArgumentParser = parent.add_parser(
+        name, help=text, description=f"{text[0].upper()}{text[1:]}{rest}"
+    )
+    command.set_defaults(run=run)
+    return command
+
+
+def add_json(
+    command: argparse.ArgumentParser, text: str = "print JSON; fields may be added, never renamed"
+) -> None:
+    """Add `--json`, with this help."""
+    command.add_argument("--json", action="store_true", help=text)
 
 
 def number(text: str) -> int:

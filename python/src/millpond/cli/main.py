@@ -10,7 +10,7 @@ import argparse
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from millpond import __version__, api
 from millpond.api import MASTERS
@@ -27,7 +27,16 @@ from millpond.cli import (
     tables,
     ui,
 )
-from millpond.cli.arguments import Once, Parser, add_file_sink, add_options, options_of
+from millpond.cli.arguments import (
+    Once,
+    Parser,
+    Run,
+    add_file_sink,
+    add_json,
+    add_options,
+    new_command,
+    options_of,
+)
 from millpond.cli.output import Output, give_up_stdout, show_all_texts, stand_in_for_closed
 from millpond.errors import (
     ErrorKind,
@@ -43,8 +52,6 @@ OK, PROBLEM, USAGE = 0, 1, 2
 NO_READER = 141  # as a shell says it of a process that SIGPIPE ended
 # A file of the user's query is lost. Other errors of their class are about what the user named.
 _LOST = {ErrorKind.CHANGELOG_MISSING, ErrorKind.SST_MISSING, ErrorKind.OBJECT_NOT_FOUND}
-
-Command = Callable[[argparse.Namespace, Output], int]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -89,7 +96,7 @@ def parser() -> argparse.ArgumentParser:
             "print what the last batches did: rows, times, state; the driver keeps it",
         ),
     ):
-        action = actions.add_parser(name, help=text, description=text.capitalize() + ".")
+        action = new_command(actions, name, run, text)
         action.add_argument(
             "checkpoint",
             help="what checkpointLocation was set to: a directory, or a URI such as s3://bucket/x",
@@ -108,10 +115,7 @@ def parser() -> argparse.ArgumentParser:
             action.add_argument(
                 "--last", type=int, metavar="N", help="the last N batches (default: all)"
             )
-        action.add_argument(
-            "--json", action="store_true", help="print JSON; fields may be added, never renamed"
-        )
-        action.set_defaults(run=run)
+        add_json(action)
 
     savepoint.add_commands(commands)
     migrating.add_commands(commands)
@@ -123,11 +127,13 @@ def parser() -> argparse.ArgumentParser:
         "storage", help="check the storage that state goes to; give state to a moved checkpoint"
     )
     actions = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    text = (
+    action = new_command(
+        actions,
+        "check",
+        storage.check,
         "try all that Millpond does with a storage, below a prefix of its own that is removed"
-        " afterwards"
+        " afterwards",
     )
-    action = actions.add_parser("check", help=text, description=text.capitalize() + ".")
     action.add_argument(
         "uri", help="where state would go: s3://bucket/prefix, a directory or a file: URI"
     )
@@ -137,13 +143,14 @@ def parser() -> argparse.ArgumentParser:
         action="store_true",
         help="leave out the contract, some hundred requests; needs no pytest",
     )
-    action.add_argument(
-        "--json", action="store_true", help="print JSON; fields may be added, never renamed"
+    add_json(action)
+    action = new_command(
+        actions,
+        "take-over",
+        storage.take_over_command,
+        "give the state at storage.uri to a checkpoint that was moved",
+        ". The place where it was before is refused from then on.",
     )
-    action.set_defaults(run=storage.check)
-    text = "give the state at storage.uri to a checkpoint that was moved"
-    more = f"{text.capitalize()}. The place where it was before is refused from then on."
-    action = actions.add_parser("take-over", help=text, description=more)
     action.add_argument(
         "checkpoint",
         help="what checkpointLocation is set to now: a directory, or a URI such as s3://bucket/x",
@@ -157,19 +164,15 @@ def parser() -> argparse.ArgumentParser:
             " looked at from here"
         ),
     )
-    action.add_argument(
-        "--json", action="store_true", help="print JSON; fields may be added, never renamed"
-    )
-    action.set_defaults(run=storage.take_over_command)
+    add_json(action)
 
-    action = commands.add_parser(
+    action = new_command(
+        commands,
         "rescale",
-        help="give the state of a stopped query another number of partitions",
-        description=(
-            "Give the state of a stopped query another number of partitions, in place; the next"
-            " start uses it. Interrupted at any moment, it is finished by running it again, or"
-            " taken back with --undo."
-        ),
+        rescale.rescale_command,
+        "give the state of a stopped query another number of partitions",
+        ", in place; the next start uses it. Interrupted at any moment, it is finished by running"
+        " it again, or taken back with --undo.",
     )
     action.add_argument(
         "checkpoint",
@@ -211,10 +214,7 @@ def parser() -> argparse.ArgumentParser:
         ),
     )
     add_file_sink(action, "as the last start of the query said")
-    action.add_argument(
-        "--json", action="store_true", help="print JSON; fields may be added, never renamed"
-    )
-    action.set_defaults(run=rescale.rescale_command)
+    add_json(action)
 
     conf = commands.add_parser(
         "conf", help="print the lines for spark-defaults.conf that switch Millpond on"
@@ -232,7 +232,7 @@ def parser() -> argparse.ArgumentParser:
         ("errors", tables.errors, "print every error with class, meaning and hint"),
     ):
         command = commands.add_parser(name, help=text)
-        command.add_argument("--json", action="store_true", help="print JSON")
+        add_json(command, "print JSON")
         command.set_defaults(run=table)
     return root
 
@@ -267,7 +267,7 @@ def _run(argv: Sequence[str] | None) -> int:
         except SystemExit as e:  # argparse has printed its message, or the help
             output.flush()
             return OK if e.code in (None, 0) else USAGE
-        run: Command = arguments.run
+        run: Run = arguments.run
         with reached_by(given_by(options_of(arguments))):
             code = run(arguments, output)
         output.flush()

@@ -7,7 +7,7 @@ from typing import Any
 
 from millpond import api
 from millpond.api import MigrationReport
-from millpond.cli.arguments import add_batch, add_options, number, settings
+from millpond.cli.arguments import add_batch, add_json, add_options, new_command, number, settings
 from millpond.cli.output import Output, bytes_text
 from millpond.cli.progress import progress_bar
 from millpond.operations.migrate.plan import PROVIDERS
@@ -32,7 +32,7 @@ def add_commands(commands: Any) -> None:
             "make a new Spark checkpoint for one of Spark's own state stores from one of Millpond",
         ),
     ):
-        command = commands.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        command = new_command(commands, name, run, text)
         command.add_argument(
             "checkpoint", help="what checkpointLocation was set to: a directory or a URI"
         )
@@ -68,10 +68,7 @@ def add_commands(commands: Any) -> None:
         command.add_argument(
             "--dry-run", action="store_true", help="write nothing, print what would be done"
         )
-        command.add_argument(
-            "--json", action="store_true", help="print JSON; fields may be added, never renamed"
-        )
-        command.set_defaults(run=run)
+        add_json(command)
 
 
 def adopt(arguments: argparse.Namespace, output: Output) -> int:

@@ -6,16 +6,18 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable
 from typing import Any
 
 from millpond import savepoint as savepoints
 from millpond.cli import bootstrap, edit, restore
 from millpond.cli.arguments import (
+    Run,
     add_batch,
     add_engine,
+    add_json,
     add_options,
     add_writing,
+    new_command,
     number,
     session_of,
 )
@@ -24,12 +26,9 @@ from millpond.cli.progress import progress_bar
 from millpond.operations.notebook import time_text
 from millpond.savepoint import RowDiff
 
-_JSON = "print JSON; fields may be added, never renamed"
 _CHECKPOINT = "what checkpointLocation was set to: a directory or a URI"
 _SAVEPOINT = "the savepoint: a directory or a URI"
 _NEW = "that does not exist yet, or is empty"
-
-Run = Callable[[argparse.Namespace, Output], int]
 
 
 def add_commands(commands: Any) -> None:
@@ -40,12 +39,9 @@ def add_commands(commands: Any) -> None:
     actions = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
 
     def add(parent: Any, name: str, run: Run, text: str) -> argparse.ArgumentParser:
-        parser: argparse.ArgumentParser = parent.add_parser(
-            name, help=text, description=text[0].upper() + text[1:] + "."
-        )
-        parser.add_argument("--json", action="store_true", help=_JSON)
-        parser.set_defaults(run=run)
-        return parser
+        command = new_command(parent, name, run, text)
+        add_json(command)
+        return command
 
     command = add(
         actions,

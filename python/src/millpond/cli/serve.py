@@ -7,7 +7,7 @@ import os
 import sys
 from typing import Any
 
-from millpond.cli.arguments import add_options, number
+from millpond.cli.arguments import add_options, new_command, number
 from millpond.cli.listening import add_listening, token_for
 from millpond.cli.output import Output
 from millpond.rows import require_tools
@@ -26,14 +26,12 @@ _LIMITS = (
 
 def add_command(commands: Any) -> None:
     """Add the command to the root's subparsers."""
-    text = "answer questions about keys over HTTP, from the query's newest committed batch"
-    command = commands.add_parser(
+    command = new_command(
+        commands,
         "serve",
-        help=text,
-        description=(
-            f"{text[0].upper()}{text[1:]}. It only reads: a running query goes on as before."
-            " SIGTERM or Ctrl-C ends it."
-        ),
+        serve,
+        "answer questions about keys over HTTP, from the query's newest committed batch",
+        ". It only reads: a running query goes on as before. SIGTERM or Ctrl-C ends it.",
     )
     command.add_argument(
         "path",
@@ -56,7 +54,6 @@ def add_command(commands: Any) -> None:
         metavar="N",
         help="how often to look for a new commit, in ms (default: 250)",
     )
-    command.set_defaults(run=serve)
 
 
 def serve(arguments: argparse.Namespace, output: Output) -> int:

@@ -14,7 +14,9 @@ from millpond.cli.arguments import (
     add_batch,
     add_engine,
     add_family,
+    add_json,
     add_options,
+    new_command,
     number,
     session_of,
 )
@@ -60,8 +62,12 @@ def add_commands(commands: Any) -> None:
     """Add the commands to the root's subparsers."""
     group = commands.add_parser("state", help="read the state of a query")
     actions = group.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    text = "list what a query keeps: operators, stores, column families, columns, rows"
-    command = actions.add_parser("list", help=text, description=text[0].upper() + text[1:] + ".")
+    command = new_command(
+        actions,
+        "list",
+        list_,
+        "list what a query keeps: operators, stores, column families, columns, rows",
+    )
     command.add_argument("path", help=_PATH)
     add_options(command)
     add_batch(command)
@@ -71,12 +77,10 @@ def add_commands(commands: Any) -> None:
         action="store_false",
         help="read schemas alone: no count of rows, no names for the columns of a join's key",
     )
-    command.add_argument(
-        "--json", action="store_true", help="print JSON; fields may be added, never renamed"
+    add_json(command)
+    command = new_command(
+        actions, "read", read, "print the state of a query, or write it to a file"
     )
-    command.set_defaults(run=list_)
-    text = "print the state of a query, or write it to a file"
-    command = actions.add_parser("read", help=text, description=text[0].upper() + text[1:] + ".")
     _add_place(command, _SOME, path=_PATH_OF_READ)
     command.add_argument("--raw", action="store_true", help="add the bytes of keys and values")
     command.add_argument(
@@ -97,14 +101,20 @@ def add_commands(commands: Any) -> None:
         help="write to this file, which must not exist (needed for parquet)",
     )
     add_engine(command, "read it, and write the directory --output of Parquet files,")
-    command.set_defaults(run=read)
-    text = "look up a key: reads the partition of the key, and no more of it than it must"
-    command = actions.add_parser("get", help=text, description=text[0].upper() + text[1:] + ".")
+    command = new_command(
+        actions,
+        "get",
+        get,
+        "look up a key: reads the partition of the key, and no more of it than it must",
+    )
     _add_place(command, _KEY)
-    command.add_argument("--json", action="store_true", help="print a JSON object a row")
-    command.set_defaults(run=get)
-    text = "print how a key changed, over all batches whose state is retained"
-    command = actions.add_parser("history", help=text, description=text[0].upper() + text[1:] + ".")
+    add_json(command, "print a JSON object a row")
+    command = new_command(
+        actions,
+        "history",
+        history,
+        "print how a key changed, over all batches whose state is retained",
+    )
     _add_place(command, _KEY, path=_OF_MILLPOND, batch=False)
     command.add_argument(
         "--savepoint",
@@ -113,12 +123,8 @@ def add_commands(commands: Any) -> None:
         metavar="PATH",
         help="a savepoint of the query, which shows the key at its batch; repeatable",
     )
-    command.add_argument(
-        "--json", action="store_true", help="print JSON; fields may be added, never renamed"
-    )
-    command.set_defaults(run=history)
-    text = "print which batch last wrote each row"
-    command = actions.add_parser("blame", help=text, description=text[0].upper() + text[1:] + ".")
+    add_json(command)
+    command = new_command(actions, "blame", blame, "print which batch last wrote each row")
     _add_place(command, _SOME, path=_OF_MILLPOND)
     command.add_argument(
         "--limit",
@@ -127,17 +133,15 @@ def add_commands(commands: Any) -> None:
         metavar="N",
         help=f"at most so many rows (default: {_TABLE_ROWS} for a table, else all)",
     )
-    command.add_argument("--json", action="store_true", help="print a JSON object a row")
-    command.set_defaults(run=blame)
-    text = "erase a key from the state of stopped queries, and from savepoints"
-    command = actions.add_parser(
+    add_json(command, "print a JSON object a row")
+    command = new_command(
+        actions,
         "erase",
-        help=text,
-        description=(
-            f"{text[0].upper()}{text[1:]}. Every retained version that holds the key is written"
-            " anew without it; then all files that are left are searched. If it is interrupted,"
-            " run it again. Try it with --dry-run first."
-        ),
+        erase,
+        "erase a key from the state of stopped queries, and from savepoints",
+        ". Every retained version that holds the key is written anew without it; then all files"
+        " that are left are searched. If it is interrupted, run it again. Try it with --dry-run"
+        " first.",
     )
     command.add_argument(
         "paths", nargs="+", metavar="path", help="checkpoint of a stopped query, or a savepoint"
@@ -155,10 +159,7 @@ def add_commands(commands: Any) -> None:
     )
     command.add_argument("--dry-run", action="store_true", help="write nothing")
     add_options(command)
-    command.add_argument(
-        "--json", action="store_true", help="print JSON; fields may be added, never renamed"
-    )
-    command.set_defaults(run=erase)
+    add_json(command)
 
 
 def _add_place(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from millpond.cli.arguments import add_options
+from millpond.cli.arguments import add_options, new_command
 from millpond.cli.listening import add_listening, token_for
 from millpond.cli.output import Output
 from millpond.web import require_web
@@ -13,10 +13,12 @@ from millpond.web import require_web
 
 def add_command(commands: Any) -> None:
     """Add `millpond ui`."""
-    text = (
-        "show queries and savepoints in a browser: a server on this machine, which changes nothing"
+    command = new_command(
+        commands,
+        "ui",
+        ui,
+        "show queries and savepoints in a browser: a server on this machine, which changes nothing",
     )
-    command = commands.add_parser("ui", help=text, description=text[0].upper() + text[1:] + ".")
     command.add_argument(
         "paths",
         nargs="+",
@@ -32,7 +34,6 @@ def add_command(commands: Any) -> None:
         " is run for that, in a JVM, as by `millpond savepoint plan`",
     )
     add_listening(command, 0)
-    command.set_defaults(run=ui)
 
 
 def ui(arguments: argparse.Namespace, output: Output) -> int:
