@@ -31,15 +31,14 @@ from millpond.config import PREFIX
 from millpond.errors import ErrorKind, InvalidInputError, MillpondError
 from millpond.operations.inspect import verify
 from millpond.spark.job import parquet_frame
-from millpond.spark.metadata import PROVIDER_CLASS
+from millpond.spark.metadata import PROVIDER_KEY
 from millpond.storage import open_storage
 
 pytestmark = pytest.mark.spark
 
 REPO = Path(__file__).resolve().parents[1]
-_PROVIDER = "spark.sql.streaming.stateStore.providerClass"
 _FORMAT = "spark.sql.streaming.stateStore.checkpointFormatVersion"
-_ON_MILLPOND = {_PROVIDER: MILLPOND}
+_ON_MILLPOND = {PROVIDER_KEY: MILLPOND}
 
 
 def _cases() -> list[str]:
@@ -51,7 +50,7 @@ def _cases() -> list[str]:
 
 def _conf(case: Case) -> dict[str, str]:
     return {
-        _PROVIDER: MILLPOND,
+        PROVIDER_KEY: MILLPOND,
         _FORMAT: str(case.checkpoint_format),
         **case.conf,
         **case.candidate_conf,
@@ -142,9 +141,9 @@ def test_in_a_session_for_real_time_mode(spark: SparkSession, tmp_path: Path) ->
             warm,
             rows=_history(session, inputs),
         )
-        assert session.conf.get(PROVIDER_CLASS, None) is None
+        assert session.conf.get(PROVIDER_KEY, None) is None
     _whole_and_alone(warm)
-    assert f'"{PROVIDER_CLASS}":"{MILLPOND}"' in (warm / "offsets/0").read_text()
+    assert f'"{PROVIDER_KEY}":"{MILLPOND}"' in (warm / "offsets/0").read_text()
 
 
 _JOB = """
@@ -312,7 +311,7 @@ def test_bad_input_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
     refused(
         "no column family 'other'", rows=rows, state={"other": pa.table({"key": [], "value": []})}
     )
-    with pytest.raises(MillpondError) as caught, settings(spark, {_PROVIDER: ROCKSDB}):
+    with pytest.raises(MillpondError) as caught, settings(spark, {PROVIDER_KEY: ROCKSDB}):
         millpond.bootstrap(lambda: counts, target, rows=rows)
     assert caught.value.kind is ErrorKind.FOREIGN_CHECKPOINT
     with settings(spark, _ON_MILLPOND):

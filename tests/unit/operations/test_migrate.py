@@ -20,11 +20,12 @@ from millpond.cli.main import main
 from millpond.errors import ErrorKind, FormatError, InternalError, MillpondError, UnsupportedError
 from millpond.format import layout, spark_names
 from millpond.operations.migrate import jvm, migrate, plan
-from millpond.operations.migrate.plan import HDFS, MILLPOND, PROVIDERS, ROCKSDB, Side
+from millpond.operations.migrate.plan import HDFS, PROVIDERS, ROCKSDB, Side
 from millpond.query.from_checkpoint import spark_image
 from millpond.query.image import Image
 from millpond.spark import heartbeats
 from millpond.spark.commands import at_work
+from millpond.spark.session import PROVIDER_CLASS
 from millpond.storage import open_storage
 from tests.checkpoints import CheckpointBuilder, tree
 from tests.row_checkpoints import RowsBuilder
@@ -56,7 +57,7 @@ def test_request_names_every_store_at_its_version(tmp_path: Path) -> None:
     asked = plan.request(
         image,
         Side(provider=PROVIDERS[ROCKSDB], root=str(builder.root), conf={}),
-        Side(provider=MILLPOND, root=str(tmp_path / "new"), conf={"a": "b"}),
+        Side(provider=PROVIDER_CLASS, root=str(tmp_path / "new"), conf={"a": "b"}),
         threads=2,
         spark_conf={},
     )
@@ -100,7 +101,7 @@ def test_a_dry_run_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main([*command, "--dry-run", "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (report["provider_before"], report["provider"], report["batch"]) == (
-        MILLPOND,
+        PROVIDER_CLASS,
         ROCKSDB,
         5,
     )
@@ -130,7 +131,7 @@ def test_json_is_what_the_guide_lists(
 @pytest.mark.parametrize(
     ("provider", "kind", "says"),
     [
-        (MILLPOND, ErrorKind.INVALID_ARGUMENT, "in Millpond already"),
+        (PROVIDER_CLASS, ErrorKind.INVALID_ARGUMENT, "in Millpond already"),
         ("com.example.Provider", ErrorKind.UNSUPPORTED, "com.example.Provider"),
     ],
 )

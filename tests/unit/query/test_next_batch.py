@@ -8,7 +8,7 @@ import pytest
 
 from millpond.errors import FormatError, NotFoundError
 from millpond.format import layout, spark_names
-from millpond.query.next_batch import newest_commit, next_image, read_setup
+from millpond.query.next_batch import newest_entry, next_image, read_setup
 from millpond.query.whole import checkpoint_image
 from tests.checkpoints import CheckpointBuilder
 
@@ -16,7 +16,7 @@ from tests.checkpoints import CheckpointBuilder
 @pytest.mark.parametrize("spark_format", [1, 2])
 def test_it_is_the_image_of_a_whole_look(tmp_path: Path, spark_format: int) -> None:
     built = CheckpointBuilder(tmp_path / "query", spark_format=spark_format).build()
-    newest = newest_commit(built.storage)
+    newest = newest_entry(built.storage)
     assert newest is not None
     assert newest.batch == 5
     before = checkpoint_image(built.storage, "query", 3)

@@ -8,8 +8,9 @@
         state/<op>/_stateSchema/<store>/...  schemas of operators with column families
         state/<op>/0[/<store>]/_metadata/schema    the schema of another operator's store
 
-The directory of a file sink has a log, which Spark writes:
+The logs of file sources and of file sinks have compact entries. That of a sink is in its directory:
 
+    <checkpoint>/sources/<source>/<entry>[.compact]
     <sink>/_spark_metadata/<batch>[.compact]
 
 On a local file system Hadoop keeps a sidecar beside each file: `.<name>.crc`.
@@ -163,22 +164,31 @@ def is_of_operator(key: str) -> bool:
     )
 
 
-# ---- the log of a file sink ----------------------------------------------------------------------
+# ---- the logs of file sources and file sinks -----------------------------------------------------
 
 
-def sink_entry(batch: int, *, compact: bool) -> str:
-    """Return the name of an entry of a file sink's log: `<batch>`, or `<batch>.compact`."""
-    return f"{batch}{_COMPACT if compact else ''}"
+def file_log_entry(number: int, interval: int) -> str:
+    """Return the name of an entry of a log of files: `<number>`, or `<number>.compact`.
+
+    Args:
+        interval: every how many entries one is compact.
+    """
+    return f"{number}{_COMPACT if (number + 1) % interval == 0 else ''}"
+
+
+def parse_file_log_entry(name: str) -> int | None:
+    """Return the number of an entry of a log of files; None if `name` is no entry."""
+    return parse_batch(name.removesuffix(_COMPACT))
+
+
+def is_compact(name: str) -> bool:
+    """Return whether an entry of a log of files is a compact one."""
+    return name.endswith(_COMPACT)
 
 
 def sink_entry_key(name: str) -> str:
     """Return the key, relative to the sink, of an entry of its log."""
     return SINK_LOG_PREFIX + name
-
-
-def parse_sink_entry(name: str) -> int | None:
-    """Return the number of an entry of a file sink's log; None if `name` is no entry."""
-    return parse_batch(name.removesuffix(_COMPACT))
 
 
 def parse_sink_entry_key(key: str) -> int | None:
@@ -188,12 +198,7 @@ def parse_sink_entry_key(key: str) -> int | None:
         key: relative to the sink.
     """
     name = key.removeprefix(SINK_LOG_PREFIX)
-    return parse_sink_entry(name) if name != key else None
-
-
-def is_compact_sink_entry(name: str) -> bool:
-    """Return whether an entry of a file sink's log is a compact one."""
-    return name.endswith(_COMPACT)
+    return parse_file_log_entry(name) if name != key else None
 
 
 def check_sink_entry_key(key: str, last: int) -> str:

@@ -191,6 +191,7 @@ def _restarted(
 
     Args: rescaled: rescales the stopped query. undone: takes back what is left of that.
     """
+    from millpond.spark.metadata import newest_commit
     from millpond.storage.given import NOTHING, reached_by
 
     stopped: float | None = None
@@ -207,7 +208,7 @@ def _restarted(
             if isinstance(e, UnavailableError):
                 # If taking back failed too, Spark would not start the query.
                 undone()
-        commits = _commits(storage)
+        commits = newest_commit(storage)
         with reached_by(NOTHING):
             query = start()
         if (
@@ -268,8 +269,10 @@ def _wait_for_first(query: RunningQuery, storage: Storage, commits: int, wait_s:
     """Wait until a micro-batch above `commits` is committed, the query waits for input, or the
     time is over.
     """
+    from millpond.spark.metadata import newest_commit
+
     deadline, poll_s = time.monotonic() + wait_s, _poll_s(storage)
-    while query.isActive and _commits(storage) <= commits and time.monotonic() < deadline:
+    while query.isActive and newest_commit(storage) <= commits and time.monotonic() < deadline:
         status = query.status
         if not status.get("isTriggerActive") and str(status.get("message")).startswith(
             "Waiting for"
@@ -290,23 +293,17 @@ def _wait_for_commit(query: RunningQuery, storage: Storage, wait_s: float) -> No
     Spark tells `lastProgress` and the query's listeners of a micro-batch after its commit. A query
     that is stopped between the two never tells them.
     """
+    from millpond.spark.metadata import newest_commit
+
     deadline, poll_s = time.monotonic() + wait_s, _poll_s(storage)
-    before = _commits(storage)
+    before = newest_commit(storage)
     while query.isActive and query.status.get("isTriggerActive") and time.monotonic() < deadline:
-        committed = _commits(storage)
+        committed = newest_commit(storage)
         if committed > before:
             told = query.lastProgress
             if told is not None and told.batchId >= committed:
                 return
         time.sleep(poll_s)
-
-
-def _commits(storage: Storage) -> int:
-    from millpond.format import spark_names
-
-    prefix = f"{spark_names.COMMITS_DIR}/"
-    numbers = (spark_names.parse_batch(info.key[len(prefix) :]) for info in storage.list(prefix))
-    return max((number for number in numbers if number is not None), default=-1)
 
 
 def _given_to(query: RunningQuery, options: Mapping[str, object] | None) -> Given:

@@ -27,7 +27,7 @@ from millpond.query.survey import Survey, survey
 from millpond.spark import saved_logs, source_logs
 from millpond.spark.log_edit import offsets_as_planned
 from millpond.spark.log_entries import OffsetEntry, OperatorInfo, is_number, parse_offsets
-from millpond.spark.metadata import SparkMetadata
+from millpond.spark.metadata import PROVIDER_KEY, SparkMetadata
 from millpond.spark.sinks.recorded import read_sink
 from millpond.storage import Storage, read_if_there
 from millpond.store.files import StoreFiles, is_local
@@ -147,7 +147,7 @@ class _Reader:
             batch=batch,
             planned_batch=batch + 1 if planned is not None else None,
             query_id=spark.query_id,
-            provider=offsets.conf.get("spark.sql.streaming.stateStore.providerClass"),
+            provider=offsets.conf.get(PROVIDER_KEY),
             spark_checkpoint_format=2 if commit.has_state_ids else 1,
             partitions=offsets.partitions,
             max_parallelism=groups.max_parallelism if groups is not None else None,

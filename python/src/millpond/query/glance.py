@@ -27,7 +27,7 @@ from millpond.query.image import Image, OperatorImage, StoredFile, StoreImage, o
 from millpond.query.index import NATIVE, SavepointIndex, damaged
 from millpond.query.schemas import schema_files
 from millpond.spark.log_entries import CommitEntry, OffsetEntry, parse_commit, parse_offsets
-from millpond.spark.metadata import PROVIDER_CLASS, SparkMetadata, logged_batches
+from millpond.spark.metadata import PROVIDER_KEY, SparkMetadata, logged_batches
 from millpond.spark.state_schemas import key_columns
 from millpond.storage import Storage, read_if_there
 from millpond.store.collection.announcements import erasures_among
@@ -90,7 +90,7 @@ def glance(storage: Storage, batch: int | None, operator: int | None) -> tuple[I
         batch=wanted,
         planned_batch=None,
         query_id=None,
-        provider=entry.conf.get(PROVIDER_CLASS),
+        provider=entry.conf.get(PROVIDER_KEY),
         spark_checkpoint_format=2 if commit.has_state_ids else 1,
         partitions=entry.partitions,
         max_parallelism=None,

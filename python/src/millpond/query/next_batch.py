@@ -26,7 +26,7 @@ class Newest:
     info: ObjectInfo
 
 
-def newest_commit(storage: Storage) -> Newest | None:
+def newest_entry(storage: Storage) -> Newest | None:
     """Return the newest entry of the commit log; None: there is none."""
     found = [
         Newest(entry[1], info)

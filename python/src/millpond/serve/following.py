@@ -14,7 +14,7 @@ from dataclasses import replace
 
 from millpond.errors import ErrorKind, InternalError, MillpondError, error
 from millpond.query.erasing import read_erasures
-from millpond.query.next_batch import Newest, Setup, newest_commit, next_image, read_setup
+from millpond.query.next_batch import Newest, Setup, newest_entry, next_image, read_setup
 from millpond.state.key_reader import KeyReader
 from millpond.state.open_stores import OpenStores
 from millpond.state.selection import Opened, open_state
@@ -202,7 +202,7 @@ class Following:
 
     def _advance(self) -> None:
         storage = self._held.opened.storage
-        newest = newest_commit(storage)
+        newest = newest_entry(storage)
         before = self._held
         erased = before.stores.erased
         if newest is not None and newest == self._seen and not erased:
@@ -231,7 +231,7 @@ class Following:
             opened = open_state(self._path, None)
         storage = opened.storage
         while True:
-            newest = newest_commit(storage)
+            newest = newest_entry(storage)
             operators = [operator.operator for operator in opened.image.operators]
             setup = read_setup(storage, operators)
             batch = newest.batch if newest is not None else None

@@ -16,7 +16,7 @@ from millpond._jvm import running_class
 from millpond.config import PREFIX
 from millpond.errors import ErrorKind, InvalidInputError, MillpondError, UnsupportedError, error
 from millpond.spark.job_script import JobQuery
-from millpond.spark.metadata import PROVIDER_CLASS as PROVIDER_KEY
+from millpond.spark.metadata import PROVIDER_KEY
 from millpond.spark.schema_diff import ColumnDiff, schema_diff
 from millpond.spark.session import PROVIDER_CLASS, configure, start
 from millpond.spark.sinks.recorded import Sink, sink_of

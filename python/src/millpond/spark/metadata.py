@@ -29,7 +29,7 @@ from millpond.storage.base import Storage
 from millpond.storage.place import query_id_of
 
 LEFT_OUT = "millpond.leftOut"  # a conf that Spark ignores
-PROVIDER_CLASS = "spark.sql.streaming.stateStore.providerClass"
+PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"
 _ENCODING_FORMAT = "spark.sql.streaming.stateStore.encodingFormat"
 
 _TRIES = 3  # a log may have entries that never have a partner, so not for ever
@@ -87,7 +87,7 @@ class SparkMetadata:
     def provider_class(self) -> str | None:
         """The state store provider that the newest offset entry pins."""
         newest = self.newest_offsets
-        return newest.conf.get(PROVIDER_CLASS) if newest is not None else None
+        return newest.conf.get(PROVIDER_KEY) if newest is not None else None
 
     @property
     def checkpoint_format(self) -> int | None:

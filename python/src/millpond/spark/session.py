@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from millpond import _shim, config
 from millpond._jvm import java, running_class
 from millpond.errors import ErrorKind, InvalidInputError, UnsupportedError
+from millpond.spark.metadata import PROVIDER_KEY
 from millpond.storage.given import Given
 from millpond.storage.settings import HandedOver, storage_settings
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 PROVIDER_CLASS = "org.apache.spark.sql.millpond.MillpondStateStoreProvider"
 EXTENSION_CLASS = "org.apache.spark.sql.millpond.MillpondExtension"
-_PROVIDER_KEY = "spark.sql.streaming.stateStore.providerClass"
 _EXTENSIONS_KEY = "spark.sql.extensions"
 _JARS_KEY = "spark.jars"
 _DRIVER_PYTHON = "agent.driverPython"
@@ -102,7 +102,7 @@ def configure(
         builder = builder.config(_JARS_KEY, _with_jar(jars, path))
     extensions = present.get(_EXTENSIONS_KEY, inherited.get(_EXTENSIONS_KEY, ""))
     builder = builder.config(_EXTENSIONS_KEY, _appended(extensions, EXTENSION_CLASS))
-    return builder.config(_PROVIDER_KEY, PROVIDER_CLASS)
+    return builder.config(PROVIDER_KEY, PROVIDER_CLASS)
 
 
 def conf_lines(master: str | None = None) -> list[str]:
@@ -115,7 +115,7 @@ def conf_lines(master: str | None = None) -> list[str]:
             local.
     Raises: UnsupportedError: as for `jar`.
     """
-    settings = {_JARS_KEY: jar(), _PROVIDER_KEY: PROVIDER_CLASS, _EXTENSIONS_KEY: EXTENSION_CLASS}
+    settings = {_JARS_KEY: jar(), PROVIDER_KEY: PROVIDER_CLASS, _EXTENSIONS_KEY: EXTENSION_CLASS}
     notes: list[str] = []
     if master is None or master.split("[")[0] == "local":
         settings[config.PREFIX + _DRIVER_PYTHON] = sys.executable

@@ -20,12 +20,7 @@ from collections.abc import Callable, Iterable, Mapping
 from millpond.errors import ErrorKind, FormatError
 from millpond.format import spark_names
 
-_COMPACT = ".compact"
 _DEFAULT_INTERVAL = 10
-
-
-def _entry(name: str) -> int | None:
-    return spark_names.parse_batch(name.removesuffix(_COMPACT))
 
 
 def cut(
@@ -41,36 +36,29 @@ def cut(
         log cannot be cut there: then keep all of it, and Spark reads the rest in one batch.
     Raises: FormatError: FORMAT_DAMAGED: a compact file is unreadable.
     """
-    present = {name for name in names if _entry(name) is not None}
-    compacts = sorted(
-        entry for name in present if name.endswith(_COMPACT) and (entry := _entry(name)) is not None
-    )
-    interval = _interval(compacts, last)
+    present = {
+        name: entry
+        for name in names
+        if (entry := spark_names.parse_file_log_entry(name)) is not None
+    }
+    compacts = {entry: name for name, entry in present.items() if spark_names.is_compact(name)}
+    interval = _interval(sorted(compacts), last)
     first = (last + 1) // interval * interval - 1  # the compact file with which Spark begins
     entries = [first - interval, *range(first, last + 1)]
-    needed = [_name(entry, interval) for entry in entries if entry >= 0]
+    needed = {spark_names.file_log_entry(entry, interval): entry for entry in entries if entry >= 0}
     missing = [name for name in needed if name not in present]
     if not missing:
         return dict.fromkeys(needed)
-    beyond = next((entry for entry in compacts if entry > last), None)
+    beyond = min((entry for entry in compacts if entry > last), default=None)
     if beyond is None:
         return None
-    lines = _lines(f"{beyond}{_COMPACT}", read)
+    lines = _lines(compacts[beyond], read)
     rebuilt: dict[str, bytes | None] = dict.fromkeys(needed)
     for name in missing:
-        entry = _entry(name)
-        assert entry is not None
-        chosen = [
-            line
-            for line, batch in lines
-            if batch == entry or (name.endswith(_COMPACT) and batch <= entry)
-        ]
+        entry, whole = needed[name], spark_names.is_compact(name)
+        chosen = [line for line, batch in lines if batch == entry or (whole and batch <= entry)]
         rebuilt[name] = "\n".join(["v1", *chosen]).encode()
     return rebuilt
-
-
-def _name(entry: int, interval: int) -> str:
-    return f"{entry}{_COMPACT}" if (entry + 1) % interval == 0 else str(entry)
 
 
 def _interval(compacts: list[int], last: int) -> int:

@@ -18,7 +18,7 @@ from millpond.errors import ErrorKind, InvalidInputError, UnsupportedError
 from millpond.format import spark_names
 from millpond.local.scratch import scratch_directory
 from millpond.operations.migrate import jvm, plan
-from millpond.operations.migrate.plan import HDFS, MILLPOND, PROVIDERS, ROCKSDB, Ids, Side
+from millpond.operations.migrate.plan import HDFS, PROVIDERS, ROCKSDB, Ids, Side
 from millpond.operations.output.atomic_target import AtomicTarget, building
 from millpond.operations.output.copying import damaged_state, write_image
 from millpond.operations.savepoint.create import origin_and_new, pin_of
@@ -28,7 +28,7 @@ from millpond.query.from_checkpoint import spark_image
 from millpond.query.image import Image
 from millpond.query.whole import checkpoint_image
 from millpond.spark import live
-from millpond.spark.session import running_option
+from millpond.spark.session import PROVIDER_CLASS, running_option
 from millpond.storage import LocalStorage, Storage, open_checkpoint, open_storage
 from millpond.storage.given import given, given_conf, takes_options
 from millpond.storage.owner import check_owner
@@ -123,7 +123,7 @@ def adopt(
     source = open_storage(origin)
     logs = live.read_logs(source)  # first: a batch that comes while the image is read counts
     image = spark_image(source, origin, batch)
-    if image.provider == MILLPOND:
+    if image.provider == PROVIDER_CLASS:
         raise InvalidInputError(
             f"{origin} has its state in Millpond already", hint="To copy it: millpond fork."
         )
@@ -139,7 +139,7 @@ def adopt(
     )
     pinned = {f"{PREFIX}maxParallelism": groups} if groups is not None else {}
     before = Side(provider=image.provider, root=origin, conf={})
-    after = Side(provider=MILLPOND, root=new_root, conf={**_own(), **pinned})
+    after = Side(provider=PROVIDER_CLASS, root=new_root, conf={**_own(), **pinned})
 
     def check() -> None:
         live.refuse_moved(source, origin, logs)
@@ -198,7 +198,7 @@ def release(
     erased = read_erasures(source)
     image = checkpoint_image(source, origin, batch)
     plan.check_fits(image, PROVIDERS[provider])
-    before = Side(provider=MILLPOND, root=origin, conf=_own())
+    before = Side(provider=PROVIDER_CLASS, root=origin, conf=_own())
     # With changelogs Spark writes the snapshot some time later; without, with the commit.
     changelog = "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled"
     after = Side(provider=PROVIDERS[provider], root=new_root, conf={changelog: "false"})
@@ -256,7 +256,7 @@ def _migrate(
         moved = plan.image_for(image, after.provider, ids)
         return restored(moved, new_root, numbers, offsets=KEEP, query_id=query_id)
 
-    if dry_run and image.provider != MILLPOND:
+    if dry_run and image.provider != PROVIDER_CLASS:
         with scratch_directory("migrating") as local:
             job = plan.request(
                 image,
@@ -301,7 +301,7 @@ def _migrate(
         checkpoint_format=plan.checkpoint_format(image, after.provider),
         operators=len(image.operators),
         stores=sum(len(op.stores) for op in image.operators),
-        rows=-1 if dry_run and image.provider == MILLPOND else counted.rows,
+        rows=-1 if dry_run and image.provider == PROVIDER_CLASS else counted.rows,
         bytes_written=bytes_written,
         row_bytes=counted.bytes,
         dry_run=dry_run,

@@ -23,12 +23,11 @@ from millpond.spark.log_edit import (
     offsets_with_conf,
 )
 from millpond.spark.log_entries import SHUFFLE_PARTITIONS, OperatorInfo, parse_offsets
-from millpond.spark.metadata import PROVIDER_CLASS, is_avro
+from millpond.spark.metadata import PROVIDER_KEY, is_avro
 from millpond.spark.state_schemas import FamilyText
 from millpond.spark.uris import uri_below
 
 _SPARK = "org.apache.spark.sql.execution.streaming.state."
-MILLPOND = "org.apache.spark.sql.millpond.MillpondStateStoreProvider"
 ROCKSDB, HDFS = "rocksdb", "hdfs"
 PROVIDERS = {
     ROCKSDB: f"{_SPARK}RocksDBStateStoreProvider",
@@ -106,7 +105,7 @@ def request(
     conf = {
         name: value
         for name, value in pinned.items()
-        if (name.startswith(_STORE_CONF) and name != PROVIDER_CLASS) or name == SHUFFLE_PARTITIONS
+        if (name.startswith(_STORE_CONF) and name != PROVIDER_KEY) or name == SHUFFLE_PARTITIONS
     }
     stores = [
         _store(image, op, store, source.root, avro=is_avro(pinned))
@@ -208,7 +207,7 @@ def image_for(image: Image, provider: str, ids: Ids | None) -> Image:
         match spark_names.log_entry(key):
             case (spark_names.OFFSETS_DIR, _):
                 text = offsets_with_conf(
-                    text.decode("utf-8"), {PROVIDER_CLASS: provider}, name=key
+                    text.decode("utf-8"), {PROVIDER_KEY: provider}, name=key
                 ).encode()
             case (spark_names.COMMITS_DIR, _) if (
                 ids is not None and image.spark_checkpoint_format > 1

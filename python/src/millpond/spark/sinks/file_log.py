@@ -37,7 +37,7 @@ def numbers_in(names: Iterable[str]) -> dict[int, str]:
     """
     found: dict[int, str] = {}
     for name in sorted(names):  # `9` before `9.compact`
-        number = spark_names.parse_sink_entry(name)
+        number = spark_names.parse_file_log_entry(name)
         if number is not None:
             found[number] = name
     return found
@@ -48,9 +48,7 @@ def interval_of(names: Iterable[str], default: int) -> int:
 
     Like Spark, derives it from the compact entries that exist. `default`: the session's interval.
     """
-    compacts = sorted(
-        n for n, name in numbers_in(names).items() if spark_names.is_compact_sink_entry(name)
-    )
+    compacts = sorted(n for n, name in numbers_in(names).items() if spark_names.is_compact(name))
     if len(compacts) >= 2:
         return compacts[-1] - compacts[-2]
     if not compacts:
@@ -76,7 +74,7 @@ def beginning(last: int, default: int = DEFAULT_INTERVAL) -> dict[str, bytes]:
         newest = count // interval * interval - 1
         numbers = [n for n in (newest - interval, newest) if n >= 0]
     return {
-        _name(n, interval): EMPTY
+        spark_names.file_log_entry(n, interval): EMPTY
         for n in [*numbers, *range((numbers[-1] if numbers else -1) + 1, count)]
     }
 
@@ -117,14 +115,10 @@ def continued(
         lines = [EMPTY.decode()]
         if (number + 1) % interval == 0:
             for before in range(max(0, number - interval), number):
-                name = present.get(before) or _name(before, interval)
+                name = present.get(before) or spark_names.file_log_entry(before, interval)
                 lines += _lines(name, made[name] if name in made else read(name))
-        made[_name(number, interval)] = "\n".join(lines).encode()
+        made[spark_names.file_log_entry(number, interval)] = "\n".join(lines).encode()
     return made
-
-
-def _name(number: int, interval: int) -> str:
-    return spark_names.sink_entry(number, compact=(number + 1) % interval == 0)
 
 
 def _lines(name: str, content: bytes) -> list[str]:

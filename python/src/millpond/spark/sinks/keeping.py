@@ -330,7 +330,9 @@ def _names(storage: Storage) -> dict[str, int]:
     prefix = SINK_LOG_PREFIX
     found = {info.key[len(prefix) :]: info.size_bytes for info in storage.list(prefix)}
     return {
-        name: size for name, size in found.items() if spark_names.parse_sink_entry(name) is not None
+        name: size
+        for name, size in found.items()
+        if spark_names.parse_file_log_entry(name) is not None
     }
 
 
