@@ -14,7 +14,7 @@ from millpond import savepoint
 from millpond.agent.service import AgentService
 from millpond.cli.main import main
 from millpond.errors import ErrorKind
-from millpond.format import layout
+from millpond.format import layout, spark_names
 from millpond.operations.inspect import overview, verify
 from millpond.operations.rescale import rescale, undo
 from millpond.query.survey import survey
@@ -33,12 +33,12 @@ def left(built: CheckpointBuilder) -> CheckpointBuilder:
     """A Spark checkpoint of 4 partitions, of which Spark was to make 8."""
     text = (built.root / "offsets/5").read_text()
     (built.root / "offsets/6").write_text(offsets_with_partitions(text, 8, name="offsets/6"))
-    (built.root / layout.crc_key("offsets/6")).write_bytes(b"")
+    (built.root / spark_names.crc_key("offsets/6")).write_bytes(b"")
     return built
 
 
 def without_it(built: CheckpointBuilder) -> dict[str, bytes]:
-    ours = ("offsets/6", layout.crc_key("offsets/6"))
+    ours = ("offsets/6", spark_names.crc_key("offsets/6"))
     return {key: data for key, data in tree(built.root).items() if key not in ours}
 
 
@@ -67,7 +67,7 @@ def test_a_rescale_takes_it_away_first(left: CheckpointBuilder, partitions: int)
     done = rescale(left.storage, "it", partitions)
     assert (done.current, done.partitions, done.batch) == (4, partitions, 6)
     assert done.undone and planned.undone and planned.stores == done.stores
-    assert not (left.root / layout.crc_key("offsets/6")).exists()
+    assert not (left.root / spark_names.crc_key("offsets/6")).exists()
     spark = read_spark_metadata(left.storage)
     assert (spark.last_batch, spark.last_committed_batch, spark.partitions) == (6, 6, partitions)
     assert verify(left.storage, "it").ok

@@ -55,7 +55,7 @@ def problems_of_rescale(found: Survey) -> Iterator[Problem]:
     if found.rescale is not None:
         yield problem_of(layout.RESCALE_JOURNAL_KEY, found.rescale)
     if found.repartition is not None and found.spark is not None:
-        yield problem_of(layout.offsets_key(found.spark.offset_batches[-1]), found.repartition)
+        yield problem_of(spark_names.offsets_key(found.spark.offset_batches[-1]), found.repartition)
 
 
 def problems_of_claim(storage: Storage) -> Iterator[Problem]:

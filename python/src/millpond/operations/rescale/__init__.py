@@ -337,6 +337,6 @@ def _take_back_sparks(storage: Storage, hold: Hold | None) -> bool:
     left = left_by_spark(storage)
     if left is not None and hold is not None:
         hold.check()
-        entry = layout.offsets_key(left)
-        storage.delete([entry, layout.crc_key(entry)])
+        entry = spark_names.offsets_key(left)
+        storage.delete([entry, spark_names.crc_key(entry)])
     return left is not None
