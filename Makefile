@@ -52,6 +52,12 @@ UI_ARGS ?=
 LOOKUP_ARGS ?=
 # make bench-latency LATENCY_ARGS='--short --seconds 60 --trigger 10'
 LATENCY_ARGS ?=
+# make bench-stores STORES_ARGS='--stores 100'
+STORES_ARGS ?=
+# make bench-disk DISK_ARGS='--quick'
+DISK_ARGS ?=
+# make bench-large LARGE_ARGS='--keys 1000000 --minutes 2'
+LARGE_ARGS ?=
 # make bench-nexmark SCALE=0.1 NEXMARK_ARGS='--queries q18,q20'
 NEXMARK_ARGS ?=
 # make soak MINUTES=5
@@ -64,6 +70,8 @@ SAMPLE ?=
 # make simulate SEEDS=20000 FIRST=1
 SEEDS ?= 300
 FIRST ?= 1
+# make simulate SIMULATE_ARGS=--trace: all that happens
+SIMULATE_ARGS ?=
 
 # What pyproject.toml asks for, one a line: to build, to run, and for every extra.
 REQUIREMENTS := import tomllib; read = tomllib.load(open("pyproject.toml", "rb")); project = read["project"]; \
@@ -270,10 +278,10 @@ peer-seaweedfs: build ## run queries with their state on SeaweedFS; needs go, an
 peer-yarn: build ## run queries on YARN; needs mvn, PyPI, and Maven Central the first time
 	$(peer)
 
-# Delta Lake has jars for this version of Spark, and for no newer one.
 peer-browser: build ## look at the pages of millpond ui in Chromium; needs apt-get and PyPI the first time
 	$(peer)
 
+# Delta Lake has jars for this version of Spark, and for no newer one.
 peer-delta: build $(PREVIOUS_VENV)/.installed ## run queries whose sink is a Delta table, with Spark 4.2; needs mvn, and Maven Central the first time
 	@$(PY) -m integration.peers.delta
 	@$(PREVIOUS_PY) jvm-shim/build_shim.py

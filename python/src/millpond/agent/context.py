@@ -76,8 +76,7 @@ class CheckpointContext:
     # Kept only where the file is not local: once written, it never changes.
     format: CheckpointFormat | None = None
     # Operator -> Spark's logs. Kept only where they are not local: what the agent uses of them
-    # stays
-    # the same while a query runs.
+    # stays the same while a query runs.
     spark_metadata: dict[int, SparkMetadata] = field(default_factory=dict)
     parallel: Parallel = field(default_factory=lambda: Parallel(_FETCHES))
     claiming: threading.Lock = field(default_factory=threading.Lock)

@@ -1,7 +1,8 @@
-"""Compression of changelog blocks: zstd frames by zstandard, imported only when a block needs it.
+"""Compression of blocks of changelogs and of SSTs: zstd frames by zstandard, imported only when a
+block needs it.
 
-Earlier builds also wrote LZ4 blocks. pyarrow decompresses them. The package does not depend on
-pyarrow; without it, `lz4_block` decompresses them in Python (slowly).
+SSTs also have LZ4 blocks, and so do changelogs of earlier builds. pyarrow decompresses them. The
+package does not depend on pyarrow; without it, `lz4_block` decompresses them in Python (slowly).
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ class Codec(IntEnum):
     """Numbers as stored in changelogs."""
 
     NONE = 0
-    LZ4 = 1  # one raw block, no frame; of files of earlier builds, nothing writes it
+    LZ4 = 1  # one raw block, no frame; RocksDB writes it, and earlier builds wrote it
     ZSTD = 2  # one frame
 
 

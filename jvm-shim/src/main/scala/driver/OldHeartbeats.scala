@@ -12,8 +12,8 @@ import org.apache.hadoop.fs.{FileStatus, Path}
 import org.apache.spark.internal.Logging
 import org.apache.spark.sql.millpond.base.Daemons
 
-/** Deletes the heartbeats that killed drivers have left beside that of a run. Every command looks
-  * at all of them.
+/** Deletes the heartbeats that killed drivers have left beside that of a run. Every command lists
+  * them all, and reads those that are younger than a day.
   *
   * A heartbeat goes if it is a week older than the run's own, both by the clock of the storage, and
   * if nobody renews it while this run renews its own. So clocks may differ, or jump: a run that

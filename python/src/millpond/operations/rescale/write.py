@@ -71,8 +71,6 @@ class Writing:
 def carry_out(storage: Storage, writing: Writing, hold: Hold) -> None:
     """Write everything. If the storage fails, take back what was written.
 
-    Args:
-        settings: how to reach the file sink.
     Raises:
         ConflictError: OBJECT_EXISTS: somebody else runs the query at this moment; QUERY_RUNNING: it
             has run on since the state was read; COMMAND_RUNNING: another command took over.
@@ -177,7 +175,6 @@ def clear(storage: Storage, journal: Journal, hold: Hold, *, only_entry: bool = 
         hold: of the command that does it.
         only_entry: the caller has written nothing after the entry of the offset log, so that files
             of the journal's names are a query's. One in real-time mode writes its entry last.
-        settings: how to reach the file sink that the journal names.
     Raises: ConflictError: COMMAND_RUNNING: another command took over.
     """
     entry = log_crc32(storage, spark_names.offsets_key(journal.batch))
