@@ -102,9 +102,9 @@ def test_a_start_with_rescale_on_restart_takes_it_away(
         AgentService(),
         "rescale",
         checkpoint=f"file:{left.root}",
-        run_id="r",
         partitions=partitions,
         options={},
+        file_sink="none",
     )
     assert answer.get("from") == (None if partitions == 4 else 4)
     spark = read_spark_metadata(left.storage)
