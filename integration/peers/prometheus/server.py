@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from integration.jvm import REPO
-from integration.peers import debian
-from integration.peers.fetching import FetchError
+from integration.peers.fetching import FetchError, emptied, need, run
 from integration.peers.loopback import Server
 
 _TARGET = REPO / "build" / "peers" / "prometheus"
@@ -22,7 +21,7 @@ _NAMES = ("prometheus", "promtool")
 
 def program(name: str) -> str:
     """Return the path of `prometheus` or `promtool`. Raises: FetchError: it is not there."""
-    unpacked = _TARGET / "root" / "usr" / "bin" / name
+    unpacked = _TARGET / "usr" / "bin" / name
     found = shutil.which(name) or (str(unpacked) if unpacked.exists() else None)
     if found is None:
         raise FetchError(f"there is no {name}; run make peer-prometheus")
@@ -34,8 +33,16 @@ def fetch() -> None:
     try:
         for name in _NAMES:
             program(name)
+        return
     except FetchError:
-        debian.fetch("prometheus", _TARGET)
+        pass
+    need("apt-get", "apt", "fetches the package")
+    need("dpkg-deb", "dpkg", "unpacks the package")
+    emptied(_TARGET)
+    failed = "apt-get cannot download Debian's package prometheus"
+    run(["apt-get", "download", "prometheus"], _TARGET / "log", failed, cwd=_TARGET)
+    (package,) = _TARGET.glob("prometheus_*.deb")
+    run(["dpkg-deb", "-x", package, _TARGET], _TARGET / "log", "dpkg-deb cannot unpack it")
 
 
 def version() -> str:
