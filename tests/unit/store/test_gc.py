@@ -6,7 +6,7 @@ import json
 import os
 import random
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
@@ -16,9 +16,8 @@ from millpond.model.ids import VersionId
 from millpond.operations.inspect.verify import verify
 from millpond.storage import LocalStorage, ObjectInfo
 from tests.agent_driver import CallError, Provider
+from tests.unit.store.conftest import MakeProvider
 from tests.unit.store.histories import Clock, history, names, recorded
-
-MakeProvider = Callable[..., Provider]
 
 
 @pytest.mark.parametrize("spark_format", [1, 2])
@@ -297,87 +296,6 @@ def test_the_interval_between_collections_is_kept_unless_forced(
     assert provider.collect(provider.commit())["deleted_files"] > 0
 
 
-def test_pinned_files_stay(make: MakeProvider) -> None:
-    provider = make(retain_versions=2)
-    versions = history(provider, 8, 2, 4, 6)
-    pins = provider.checkpoint / "millpond" / "pins"
-    pins.mkdir()
-    (pins / "p.json").write_text(
-        json.dumps({"manifests": ["state/0/0/2.manifest"], "changelogs": ["state/0/0/3.changelog"]})
-    )
-    provider.collect(versions[8])
-    assert names(provider)[:2] == ["2.manifest", "3.changelog"]
-    assert make().open(3) == provider.state[:3]
-    (pins / "p.json").unlink()
-    provider.collect(versions[8])
-    assert names(provider)[0] == "6.manifest"
-
-
-@pytest.mark.parametrize("wrong", ["reader", "executor"])
-def test_a_pin_ends_by_the_clock_of_the_storage(
-    make: MakeProvider, clock: Clock, wrong: str
-) -> None:
-    """The reader's clock told when it ends, and the executor's whether that is over: a wrong one
-    took the files from under a reader that was at work.
-    """
-    hour_ms, lease_ms = 3_600_000, 900_000
-    provider = make(retain_versions=2)
-    versions = history(provider, 8, 2, 4, 6)
-    pin = provider.checkpoint / "millpond" / "pins" / "p.json"
-    pin.parent.mkdir()
-    expires_ms = clock() + (-hour_ms if wrong == "reader" else lease_ms)
-    clock.offset_ms = hour_ms if wrong == "executor" else 0
-    named = {"manifests": ["state/0/0/2.manifest"], "changelogs": ["state/0/0/3.changelog"]}
-    pin.write_text(json.dumps({**named, "expires_ms": expires_ms, "lease_ms": lease_ms}))
-    provider.collect(versions[8])
-    assert names(provider)[:2] == ["2.manifest", "3.changelog"] and pin.exists()
-    written_s = os.stat(pin).st_mtime - lease_ms / 1000 - 1
-    os.utime(pin, (written_s, written_s))
-    provider.collect(versions[8])
-    assert names(provider)[0] == "6.manifest" and not pin.exists()
-    assert not list(pin.parents[1].glob(".staging-*"))
-
-
-def test_a_pin_of_an_earlier_version_ends_when_it_says(make: MakeProvider, clock: Clock) -> None:
-    provider = make(retain_versions=2)
-    versions = history(provider, 8, 2, 4, 6)
-    pin = provider.checkpoint / "millpond" / "pins" / "p.json"
-    pin.parent.mkdir()
-    named = {"manifests": ["state/0/0/2.manifest"], "changelogs": []}
-    pin.write_text(json.dumps({**named, "expires_ms": clock() + 60_000}))
-    provider.collect(versions[8])
-    assert names(provider)[0] == "2.manifest"
-    clock.offset_ms = 61_000
-    provider.collect(versions[8])
-    assert names(provider)[0] == "6.manifest" and not pin.exists()
-
-
-def test_a_pin_is_read_once_until_it_changes(
-    make: MakeProvider, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """That of a query with many stores is large, and each store looks at each collection."""
-    provider = make(retain_versions=2)
-    versions = history(provider, 8, 2, 4, 6)
-    pin = provider.checkpoint / "millpond" / "pins" / "p.json"
-    pin.parent.mkdir()
-    pin.write_text(json.dumps({"manifests": ["state/0/0/2.manifest"], "changelogs": []}))
-    opened: list[str] = []
-    read = LocalStorage.read
-
-    def noted(self: LocalStorage, key: str) -> bytes:
-        opened.append(key)
-        return read(self, key)
-
-    monkeypatch.setattr(LocalStorage, "read", noted)
-    for _ in range(3):
-        provider.collect(versions[8])
-    assert opened.count("millpond/pins/p.json") == 1
-    assert names(provider)[0] == "2.manifest"
-    pin.write_text(json.dumps({"manifests": [], "changelogs": []}))
-    provider.collect(versions[8])
-    assert names(provider)[0] == "6.manifest"
-
-
 def partitions_are(provider: Provider, batch: int, partitions: int) -> None:
     """Write what Spark's log says of the last batch."""
     offsets = provider.checkpoint / "offsets" / str(batch)
@@ -472,32 +390,6 @@ def test_a_restore_that_a_collection_overtakes_is_planned_once_more(
         opened = reader.open(6, versions[6].id if spark_format == 2 else None)
     assert opened == writer.state[:6]
     assert deleted == [6]
-
-
-@pytest.mark.parametrize(
-    "pin",
-    [
-        "[1",
-        "[1]",
-        "{}",
-        '{"manifests": [], "chengelogs": ["state/0/0/3.changelog"]}',
-        '{"manifests": "state/0/0/2.manifest", "changelogs": []}',
-        '{"manifests": [], "changelogs": [2]}',
-        '{"manifests": [], "changelogs": [], "expires_ms": "0"}',
-        '{"manifests": [], "changelogs": [], "expires_ms": 0, "lease_ms": -1}',
-    ],
-)
-def test_an_unreadable_pin_stops_all_collection(make: MakeProvider, pin: str) -> None:
-    """A name with a flipped bit, for one: the pin seemed to keep nothing."""
-    provider = make(retain_versions=2)
-    versions = history(provider, 8, 2, 4, 6)
-    pins = provider.checkpoint / "millpond" / "pins"
-    pins.mkdir()
-    (pins / "p.json").write_text(pin)
-    before = provider.stored()
-    with pytest.raises(CallError, match="nothing is collected") as caught:
-        provider.collect(versions[8])
-    assert caught.value.kind is ErrorKind.FORMAT_DAMAGED and provider.stored() == before
 
 
 def test_a_lineage_that_cannot_be_read_is_told(make: MakeProvider) -> None:

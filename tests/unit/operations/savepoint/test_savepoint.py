@@ -1,6 +1,6 @@
 """Savepoints of Spark checkpoints that were built without a JVM.
 
-The tests check what is in them, what a restore makes of them, lists, pins and kills.
+The tests check what is in them, what a restore makes of them, lists and kills.
 """
 
 from __future__ import annotations
@@ -18,29 +18,24 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
-from urllib.parse import quote
 
 import pytest
 
 from integration.depth import quick_first
 from millpond import savepoint
 from millpond.errors import ErrorKind, UnavailableError
-from millpond.format import layout, table_names
+from millpond.format import layout
 from millpond.format.format_file import decode_format
-from millpond.format.sealed import seal
 from millpond.model.ids import StoreId, VersionId
 from millpond.operations.inspect import overview, verify
 from millpond.operations.savepoint import planned_image
 from millpond.query.image import renumbering
-from millpond.query.index import decode_index, encode_index, read_index
 from millpond.spark.job import JobOperator
-from millpond.storage import LocalStorage, ObjectInfo
-from millpond.store.collection import pins
+from millpond.storage import LocalStorage
 from millpond.store.files import StoreFiles
 from millpond.store.restore.plan import plan_restore
 from tests.checkpoints import CheckpointBuilder, tree, version_id
 from tests.refusals import refused
-from tests.row_checkpoints import RowsBuilder
 
 P0 = StoreId(0, 0)
 
@@ -280,59 +275,6 @@ def test_renumbering() -> None:
 # ---- list, delete --------------------------------------------------------------------------------
 
 
-def test_a_name_that_is_too_long_for_a_file(tmp_path: Path) -> None:
-    """A state variable of 29 CJK letters had no table: its name has 261 bytes when encoded."""
-    family = "状" * 29
-    built = RowsBuilder(tmp_path / "query", family=family).build()
-    saved = tmp_path / "saved"
-    savepoint.create(built.root, saved, format="canonical")
-    assert savepoint.verify(saved).ok
-    savepoint.restore(saved, tmp_path / "new")
-    savepoint.create(tmp_path / "new", tmp_path / "again", format="canonical")
-    assert savepoint.diff(saved, tmp_path / "again").equal
-    index = read_index(LocalStorage(str(saved)), "saved")
-    assert {table.family.name for table in index.tables} == {family}
-
-    # So it was written to object storages, which take the name.
-    written = encode_index(index).partition(b"\n")[2]
-    short = table_names.table_key(P0, family).split("/")[3]
-    body = json.loads(written.replace(short.encode(), quote(family).encode()))
-    old = decode_index(seal("savepoint", body))
-    assert [table.key for table in old.tables] == [
-        f"tables/0/default/{quote(family)}/{partition}.parquet" for partition in (0, 1)
-    ]
-    body["tables"][0]["key"] = "tables/0/default/x/0.parquet"
-    body["files"].append({"key": "tables/0/default/x/0.parquet", "size_bytes": 0, "crc32": 0})
-    refused(ErrorKind.UNSAFE_PATH, decode_index, seal("savepoint", body))
-
-
-@pytest.mark.parametrize(
-    "name", ["ä" * 120, "状" * 71, "a" * 255, "\udce9" * 255], ids=["ä", "状", "a", "no text"]
-)
-def test_a_name_that_has_no_room_for_more(
-    built: CheckpointBuilder, tmp_path: Path, name: str
-) -> None:
-    """Beside it is a hidden one with 42 bytes more: it could be neither written nor deleted."""
-    saved = tmp_path / "places" / name
-    savepoint.create(built.root, saved)
-    savepoint.restore(saved, tmp_path / "new" / name)
-    assert verify(LocalStorage(str(tmp_path / "new" / name)), "new").ok
-    savepoint.delete(saved)
-    assert list((tmp_path / "places").iterdir()) == []
-
-
-@pytest.mark.parametrize("name", ["ä" * 120, "a" * 255], ids=["ä", "a"])
-def test_what_a_killed_writer_of_a_long_name_left(
-    built: CheckpointBuilder, tmp_path: Path, name: str
-) -> None:
-    place = tmp_path / "places"
-    (place / f".{name[: 200 // len(name[0].encode())]}.staging-{'0' * 32}" / "state").mkdir(
-        parents=True
-    )
-    savepoint.create(built.root, place / name)
-    assert [path.name for path in place.iterdir()] == [name]
-
-
 def test_list_and_delete(built: CheckpointBuilder, tmp_path: Path) -> None:
     place = tmp_path / "savepoints"
     for name, batch in (("b", 3), ("a", 4), ("c", 5)):
@@ -368,49 +310,6 @@ def test_a_directory_that_may_not_be_listed(
     monkeypatch.setattr("millpond.operations.savepoint.manage.os.listdir", denied)
     told = refused(ErrorKind.STORAGE_DENIED, lambda: savepoint.list(tmp_path))
     assert str(tmp_path) in str(told)
-
-
-# ---- pins ----------------------------------------------------------------------------------------
-
-
-def test_pins(built: CheckpointBuilder) -> None:
-    assert pins.Pins().read(built.storage, now_ms=0) == frozenset()
-    with pins.pinned(
-        built.storage, manifests=["state/0/0/3.manifest"], changelogs=["state/0/0/4.changelog"]
-    ) as key:
-        expires_ms = json.loads(built.storage.read(key))["expires_ms"]
-        both = {"state/0/0/3.manifest", "state/0/0/4.changelog"}
-        for now_ms in (expires_ms, expires_ms + 1, 10 * expires_ms):
-            assert pins.Pins().read(built.storage, now_ms=now_ms) == both, "that clock is wrong"
-        # A killed process had this pin. A collection waits for it no longer than its lease.
-        written_s = os.stat(built.root / key).st_mtime - pins.LEASE_MS / 1000 - 1
-        os.utime(built.root / key, (written_s, written_s))
-        assert pins.Pins().read(built.storage, now_ms=0) == both
-        assert pins.Pins().read(built.storage, now_ms=expires_ms) == frozenset()
-        assert not list(built.storage.list(layout.PINS_PREFIX))
-    with pins.pinned(built.storage, manifests=[], changelogs=[], lease_ms=30) as key:
-        first = built.storage.read(key)
-        while built.storage.read(key) == first:  # until the process renews it
-            pass
-    assert not list(built.storage.list(layout.PINS_PREFIX))
-
-
-def test_a_pin_where_the_storage_tells_no_time(
-    built: CheckpointBuilder, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Somebody deleted the file that was to tell it: the clock of this host counts."""
-    look = LocalStorage.stat
-
-    def gone(self: LocalStorage, key: str) -> ObjectInfo:
-        if ".staging-" in key:
-            self.delete([key])
-        return look(self, key)
-
-    monkeypatch.setattr(LocalStorage, "stat", gone)
-    with pins.pinned(built.storage, manifests=["state/0/0/3.manifest"], changelogs=[]) as key:
-        expires_ms = json.loads(built.storage.read(key))["expires_ms"]
-        assert pins.Pins().read(built.storage, now_ms=expires_ms) == {"state/0/0/3.manifest"}
-        assert pins.Pins().read(built.storage, now_ms=expires_ms + 1) == frozenset()
 
 
 def test_a_checkpoint_that_can_only_be_read(
