@@ -163,25 +163,25 @@ def _rescale(
             hint="Stop the query, then rescale again.",
         )
     groups = before.format.key_groups
+    report = RescaleReport(
+        checkpoint=root,
+        current=before.partitions,
+        partitions=partitions,
+        batch=before.committed,
+        way=COMPOSED,
+        max_parallelism=groups.max_parallelism,
+        near=divisors_near(groups.max_parallelism, partitions),
+        stores=0,
+        state_bytes=state_bytes(before),
+        written_bytes=0,
+        seconds=0.0,
+        dry_run=dry_run,
+        undone=undone,
+    )
     if undone and partitions == before.partitions and max_parallelism is None:
-        done = RescaleReport(
-            checkpoint=root,
-            current=partitions,
-            partitions=partitions,
-            batch=before.committed,
-            way=COMPOSED,
-            max_parallelism=groups.max_parallelism,
-            near=divisors_near(groups.max_parallelism, partitions),
-            stores=0,
-            state_bytes=state_bytes(before),
-            written_bytes=0,
-            seconds=0.0,
-            dry_run=dry_run,
-            undone=True,
-        )
         if announce is not None:
-            announce(done)
-        return done
+            announce(report)
+        return report
     _check(before, root, partitions, skip_uncommitted)
     sink = keeping.for_rescale(
         file_sink,
@@ -200,24 +200,16 @@ def _rescale(
         for stores in by_name.values()
     )
     keeps = divides and alike
-    report = RescaleReport(
-        checkpoint=root,
-        current=before.partitions,
-        partitions=partitions,
+    report = replace(
+        report,
         batch=before.started + 1,
         way=COMPOSED if keeps else REHASH,
-        max_parallelism=groups.max_parallelism,
-        near=divisors_near(groups.max_parallelism, partitions) if alike else (),
+        near=report.near if alike else (),
         stores=sum(
             1 if operator in before.single else partitions
             for operator, by_name in before.stores.items()
             for _ in by_name
         ),
-        state_bytes=state_bytes(before),
-        written_bytes=0,
-        seconds=0.0,
-        dry_run=dry_run,
-        undone=undone,
         file_sink=sink.root,
         warnings=(
             *sink.warnings,
