@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 import pytest
@@ -89,53 +89,53 @@ def test_each_batch_is_kept_over_restarts(
     assert f" {keys:,} " in capsys.readouterr().out.splitlines()[-1]
 
 
-def test_the_earliest_files_go(spark: SparkSession, tmp_path: Path) -> None:
+def second_batch_beside(
+    spark: SparkSession, tmp_path: Path, others: Callable[[str], Iterable[str]]
+) -> tuple[str, list[str]]:
+    """Run one batch, copy its file to these names, which the name of the file gives, and run the
+    second batch. Return the file's name, and those that are left then: as many as are kept.
+    """
     query = Query(tmp_path)
     place = query.run(spark, range(1))
     wait_for(place, [0])
     folder = place / HISTORY_PREFIX
     (mine,) = folder.glob("*.jsonl.gz")
-    for number in range(1, 40):
-        shutil.copy(mine, folder / f"{number:013d}{mine.name[13:]}")
+    for name in others(mine.name):
+        shutil.copy(mine, folder / name)
     query.run(spark, range(1, 2))
     wait_until(lambda: checkpoint.history(place).batches[-1].batch == 1, seconds=20, what="batch 1")
     wait_until(lambda: len(list(folder.glob("*.jsonl.gz"))) == 20, seconds=20, what="twenty files")
-    names = sorted(path.name for path in folder.glob("*.jsonl.gz"))
-    assert names[-2] == mine.name and int(names[0][:13]) == 22
+    return mine.name, sorted(path.name for path in folder.glob("*.jsonl.gz"))
+
+
+def test_the_earliest_files_go(spark: SparkSession, tmp_path: Path) -> None:
+    mine, names = second_batch_beside(
+        spark, tmp_path, lambda name: [f"{number:013d}{name[13:]}" for number in range(1, 40)]
+    )
+    assert names[-2] == mine and int(names[0][:13]) == 22
 
 
 def test_parts_with_a_digit_more_are_no_earlier_ones(spark: SparkSession, tmp_path: Path) -> None:
     """The names sorted, and the newest part was the first to go."""
-    query = Query(tmp_path)
-    place = query.run(spark, range(1))
-    wait_for(place, [0])
-    folder = place / HISTORY_PREFIX
-    (mine,) = folder.glob("*.jsonl.gz")
-    for part in range(999_981, 1_000_001):
-        shutil.copy(mine, folder / mine.name.replace("-000000-", f"-{part}-"))
-    mine.unlink()
-    query.run(spark, range(1, 2))
-    wait_until(lambda: checkpoint.history(place).batches[-1].batch == 1, seconds=20, what="batch 1")
-    wait_until(lambda: len(list(folder.glob("*.jsonl.gz"))) == 20, seconds=20, what="twenty files")
-    assert len(list(folder.glob("*-1000000-*"))) == 1 and not list(folder.glob("*-999981-*"))
+    _, names = second_batch_beside(
+        spark,
+        tmp_path,
+        lambda name: [name.replace("-000000-", f"-{part}-") for part in range(999_981, 1_000_001)],
+    )
+    assert len([name for name in names if "-1000000-" in name]) == 1
+    assert not [name for name in names if "-999981-" in name]
 
 
 def test_a_driver_whose_clock_is_behind_keeps_its_own(spark: SparkSession, tmp_path: Path) -> None:
     """It took its own files for the earliest, and deleted them as soon as they were written."""
-    query = Query(tmp_path)
-    place = query.run(spark, range(1))
-    wait_for(place, [0])
-    folder = place / HISTORY_PREFIX
-    (mine,) = folder.glob("*.jsonl.gz")
-    ahead = int(mine.name[:13]) + 10**9
-    for number in range(20):
-        shutil.copy(mine, folder / f"{ahead + number}{mine.name[13:]}")
-    query.run(spark, range(1, 2))
-    wait_until(lambda: checkpoint.history(place).batches[-1].batch == 1, seconds=20, what="batch 1")
-    wait_until(lambda: len(list(folder.glob("*.jsonl.gz"))) == 20, seconds=20, what="twenty files")
-    assert [int(path.name[:13]) - ahead for path in sorted(folder.glob("*.jsonl.gz"))] == [
-        *range(1, 21)
-    ]
+    ahead = 10**9
+    mine, names = second_batch_beside(
+        spark,
+        tmp_path,
+        lambda name: [f"{int(name[:13]) + ahead + number}{name[13:]}" for number in range(20)],
+    )
+    began = int(mine[:13]) + ahead
+    assert [int(name[:13]) - began for name in names] == [*range(1, 21)]
 
 
 @pytest.mark.deep
