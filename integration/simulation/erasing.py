@@ -79,7 +79,8 @@ class Erasing(Actors):
     planned = 0  # the newest version that the last erasure knows of
     activity = 0  # how many steps so far may have made files, or deleted some
     saved: tuple[Saved, ...] = ()
-    marked = False  # a key was half erased when the attempt began
+    marked = False  # the executor meets the mark in this attempt: it did not know the run before
+    known: frozenset[tuple[str, int]] = frozenset()  # executors that have opened stores of a run
     announced: frozenset[str] = frozenset()  # the erasures that had begun before the batch
 
     # ---- the oracle
@@ -231,14 +232,15 @@ class Erasing(Actors):
     def opened(self, task: Task, since: int) -> None:
         """Note which rows a task found that opened its store beside an erasure."""
         self.tidy()
+        self.known |= {(task.executor.name, self.world.run)}
         if since == len(self.erased):
             return
         task.walks.clear()  # nobody knows which rows they yield
         found = {name: self._scanned(task, name) for name in task.rows}
         forms = self.forms(dict(task.rows), since)
         if self.newest > self.planned or not self.marked:
-            # A batch that the erasure does not know of. It has rows of the key or not. A store that
-            # was opened while the erasure began has some of them.
+            # A batch that the erasure does not know of. It has rows of the key or not. An executor
+            # that did not meet the mark opens a store while it is written anew: that has some.
             left = self.forms(found, since)[-1]
             if left == forms[-1] and found not in forms:
                 forms, self.counts = [found], False
@@ -256,11 +258,12 @@ class Erasing(Actors):
             found.setdefault(canon(key), (key, []))[1].append(value)
         return found
 
-    def before_attempt(self) -> None:
+    def before_attempt(self, executor: Executor) -> None:
         self.tidy()
         if self.stopped:
             raise Refused
-        self.marked = self._is_marked()
+        known = (executor.name, self.world.run) in self.known
+        self.marked = not known and self._is_marked()
 
     def _judge(self, error: ProviderError, executor: Executor, *, last: bool = False) -> None:
         self.tidy()

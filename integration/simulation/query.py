@@ -130,7 +130,7 @@ class Query:
         """Return whether the query goes on after a task."""
         return True
 
-    def before_attempt(self) -> None:
+    def before_attempt(self, executor: Executor) -> None:
         """Prepare an attempt of a task. Raises: Refused."""
 
     def opened(self, task: Task, since: int) -> None:
@@ -150,7 +150,7 @@ class Query:
         changes = [
             ("drop", n) for n in families if not n.startswith("$") and chance.random() < 0.08
         ]
-        dropped = {n for _, n in changes}
+        dropped = [n for _, n in changes]
         wanted = 0.6 if not families else 0.25
         changes += [
             ("create", n)
@@ -229,7 +229,7 @@ class Query:
         changes: list[tuple[str, str]],
         step: Step,
     ) -> tuple[str | None, Families]:
-        self.before_attempt()
+        self.before_attempt(executor)
         world, version, since = self.world, self.versions[base], self.since()
         provider = world.provider(executor, partition, self.partitions)
         store = world.new_name("s")
