@@ -13,7 +13,7 @@ import pytest
 from millpond import savepoint
 from millpond.agent.service import AgentService
 from millpond.cli.main import main
-from millpond.errors import ErrorKind
+from millpond.errors import ErrorKind, MillpondError
 from millpond.format import layout, spark_names
 from millpond.operations.inspect import overview, verify
 from millpond.operations.rescale import rescale, undo
@@ -85,6 +85,18 @@ def test_a_rescale_to_the_present_number_only_takes_it_away(
     assert "partitions  4 -> 4" in said.out and "taken back first" in said.err
     assert tree(left.root) == whole and verify(left.storage, "it").ok
     assert refused(left, 4).kind is ErrorKind.PARTITIONS_INVALID, "there is nothing to do any more"
+
+
+def test_a_number_that_cannot_be_changes_nothing(left: CheckpointBuilder) -> None:
+    before = tree(left.root)
+    assert refused(left, 0).kind is ErrorKind.PARTITIONS_INVALID
+    with pytest.raises(MillpondError) as caught:
+        rescale(left.storage, "it", 8, max_parallelism=12)
+    assert caught.value.kind is ErrorKind.MAX_PARALLELISM_INVALID
+    with pytest.raises(MillpondError) as caught:
+        rescale(left.storage, "it", 8, file_sink="/not/there")
+    assert caught.value.kind in (ErrorKind.FILE_SINK_INVALID, ErrorKind.FILE_SINK_MISMATCH)
+    assert tree(left.root) == before
 
 
 def test_undo_takes_it_away(left: CheckpointBuilder) -> None:

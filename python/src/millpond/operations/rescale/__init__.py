@@ -181,6 +181,8 @@ def _rescale(
     if undone and partitions == before.partitions and max_parallelism is None:
         if announce is not None:
             announce(report)
+        if hold is not None:
+            _take_back_sparks(storage, hold)
         return report
     _check(before, root, partitions, skip_uncommitted)
     sink = keeping.for_rescale(
@@ -253,6 +255,7 @@ def _carry_out(storage: Storage, before: Before, writing: Writing, hold: Hold) -
     rows anew, may have taken a while.
     """
     hold.refuse_running()
+    _take_back_sparks(storage, hold)  # the rescale takes the number of its batch
     carry_out(storage, replace(writing, first_unused=before.committed + 1), hold)
 
 
@@ -305,29 +308,27 @@ def _check(before: Before, root: str, partitions: int, skip_uncommitted: bool) -
 
 
 def _finish_interrupted(storage: Storage, root: str, partitions: int, hold: Hold | None) -> bool:
-    """Take an interrupted rescale back, or what Spark's own repartition left. Return whether there
-    was one that had not switched over.
+    """Take an interrupted rescale back. Return whether there was one that had not switched over, or
+    is a batch of Spark's own repartition, which goes once this rescale is planned.
 
     Args: hold: None: of a dry run, which takes nothing back.
     """
     journal = read_journal(storage)
     if journal is None:
-        return _take_back_sparks(storage, hold)
+        return left_by_spark(storage) is not None
     if hold is None or journal.partitions != partitions:
         raise rescale_error(journal, root)
     return not clear(storage, journal, hold)
 
 
-def _take_back_sparks(storage: Storage, hold: Hold | None) -> bool:
+def _take_back_sparks(storage: Storage, hold: Hold) -> bool:
     """Take away the batch that Spark's own repartition began and did not end. Return whether there
-    is one.
+    was one.
 
     Its entry of the offset log is all of it, and keeps every query from starting.
-
-    Args: hold: None: of a dry run, which takes nothing away.
     """
     left = left_by_spark(storage)
-    if left is not None and hold is not None:
+    if left is not None:
         hold.check()
         entry = spark_names.offsets_key(left)
         storage.delete([entry, spark_names.crc_key(entry)])
