@@ -33,6 +33,7 @@ class Gate:
         name = f"{query}-0-{partition}-{store}" + ("-snapshot" if snapshot else "")
         (self.folder / f"{name}.release").unlink(missing_ok=True)
         (self.folder / f"{name}.caught").unlink(missing_ok=True)
+        (self.folder / f"{name}.ended").unlink(missing_ok=True)
         (self.folder / f"{name}.hold").touch()
         return Held(self.folder / name)
 
@@ -55,3 +56,9 @@ class Held:
     def release(self) -> None:
         """Let it go on."""
         Path(f"{self._path}.release").touch()
+
+    def outcome(self) -> str:
+        """Wait until the commit has ended. Return `published`, or the kind of its error."""
+        ended = Path(f"{self._path}.ended")
+        wait_until(ended.exists, seconds=WAIT_S, what=f"the end of {self._path.name}")
+        return ended.read_text()

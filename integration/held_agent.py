@@ -12,11 +12,14 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
 from millpond.agent import __main__ as agent
 from millpond.agent import changelogs, service
+from millpond.errors import MillpondError
 from millpond.store.snapshot import publishing, upload
 
 HOLD_S = 150
@@ -36,14 +39,32 @@ def caught(gate: Path, name: str, version: int, id_: str) -> bool:
     return True
 
 
-def wait(gate: Path, name: str, version: Any) -> None:
-    """Wait for the test, if it holds what has this name."""
-    if caught(gate, name, version.version, version.id):
-        deadline = time.monotonic() + HOLD_S
-        while not (gate / f"{name}.release").exists():
-            if time.monotonic() > deadline:
-                raise TimeoutError(f"the test did not release {name}")
-            time.sleep(0.02)
+def wait(gate: Path, name: str, version: Any) -> bool:
+    """Wait for the test, if it holds what has this name. Return whether it did."""
+    if not caught(gate, name, version.version, version.id):
+        return False
+    deadline = time.monotonic() + HOLD_S
+    while not (gate / f"{name}.release").exists():
+        if time.monotonic() > deadline:
+            raise TimeoutError(f"the test did not release {name}")
+        time.sleep(0.02)
+    return True
+
+
+@contextmanager
+def told(gate: Path, name: str) -> Iterator[None]:
+    """Tell the test how the block ended: `published`, or the error's kind."""
+    outcome = "failed"
+    try:
+        yield
+        outcome = "published"
+    except MillpondError as error:
+        outcome = error.kind.value
+        raise
+    finally:
+        hidden = gate / f".{name}.ended"
+        hidden.write_text(outcome)
+        hidden.rename(gate / f"{name}.ended")
 
 
 def name_of(context: Any) -> str:
@@ -59,8 +80,9 @@ def main(gate: Path) -> int:
     snapshot = threading.local()
 
     def held(context: Any, version: Any, staged: str, local_dir: str, begun: Any = None) -> str:
-        wait(gate, name_of(context), version)
-        return publish(context, version, staged, local_dir, begun)
+        name = name_of(context)
+        with told(gate, name) if wait(gate, name, version) else nullcontext():
+            return publish(context, version, staged, local_dir, begun)
 
     def named(self: Any, request: dict[str, Any]) -> dict[str, Any]:
         snapshot.name = f"{name_of(self._context(request))}-snapshot"
