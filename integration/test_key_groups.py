@@ -13,6 +13,7 @@ import pytest
 from integration.harness import Harness, Provider, ProviderError, Row, Schema
 from integration.store_cases import FAMILY_STORE, PARTITIONS, PLAIN, open_provider, write
 from millpond.format.changelog import ChangelogReader
+from millpond.model.json_fields import KeyGroupsInfo
 from millpond.model.key_groups import KeyGroups
 
 RESERVED_SLOT = b"\xff\xff"
@@ -212,6 +213,24 @@ def _placed() -> list[Placed]:
     return found
 
 
+def _partitions(harness: Harness, placed: Placed) -> list[int]:
+    """Return the partition of each key."""
+    return harness.partitions_of(
+        [placed.hashed(k) for k in placed.keys],
+        key_schema=placed.hashed_schema,
+        partitions=PARTITIONS,
+    )
+
+
+def _first(placed: Placed, partitions: list[int]) -> tuple[int, list[Row], list[Row]]:
+    """Return the first key's partition, the keys that belong there, and the others."""
+    partition = partitions[0]
+    mine = [k for k, p in zip(placed.keys, partitions, strict=True) if p == partition]
+    foreign = [k for k, p in zip(placed.keys, partitions, strict=True) if p != partition]
+    assert mine and foreign
+    return partition, mine, foreign
+
+
 @pytest.mark.parametrize(
     "placed",
     _placed(),
@@ -226,11 +245,7 @@ def test_every_family_lies_in_the_key_groups_of_its_partition(
 
     A row of another partition marks the store as not scalable.
     """
-    partitions = harness.partitions_of(
-        [placed.hashed(k) for k in placed.keys],
-        key_schema=placed.hashed_schema,
-        partitions=PARTITIONS,
-    )
+    partitions = _partitions(harness, placed)
     if placed.like_spark:
         assert partitions == harness.spark_partitions_of(
             placed.keys,
@@ -243,10 +258,7 @@ def test_every_family_lies_in_the_key_groups_of_its_partition(
             variable=placed.variable,
         )
     own_family = placed.family != "default"
-    partition = partitions[0]
-    mine = [k for k, p in zip(placed.keys, partitions, strict=True) if p == partition]
-    foreign = [k for k, p in zip(placed.keys, partitions, strict=True) if p != partition]
-    assert mine and foreign
+    partition, mine, foreign = _first(placed, partitions)
     provider = open_provider(
         harness,
         tmp_path,
@@ -288,6 +300,61 @@ def test_every_family_lies_in_the_key_groups_of_its_partition(
         if version == 2:
             assert "Spark did not place it" in info.reason
         assert info.by_key  # the reason says so, too
+
+
+@pytest.mark.parametrize("deleted", [False, True], ids=["", "deleted"])
+@pytest.mark.parametrize("how", ["put", "get and put", "merge", "put list"])
+def test_a_key_that_is_new_to_a_store_beyond_memory_is_checked(
+    harness: Harness, tmp_path: Path, how: str, deleted: bool
+) -> None:
+    """The store asks the disk tier for it, and keeps a record that it is not there."""
+    multi = how in ("merge", "put list")
+    variable = "l:ListState:true" if multi else "v:ValueState:false"
+    placed = _tws(variable[0], _GROUP, _G, lambda k: k, {"type": "none"}, variable, multi=multi)
+    partition, mine, foreign = _first(placed, _partitions(harness, placed))
+    conf = {"millpond.restore.warmUp": False}
+    families = {placed.family: placed.schema}
+
+    def opened() -> Provider:
+        return open_provider(
+            harness,
+            tmp_path,
+            operator=placed.operator,
+            variables=placed.variables,
+            partition=partition,
+            conf=conf,
+        )
+
+    def told(version: int) -> KeyGroupsInfo:
+        path = tmp_path / f"state/0/{partition}/{version}.changelog"
+        with path.open("rb") as file:
+            return ChangelogReader(file, name=file.name).header.key_groups
+
+    provider = opened()
+    store = write(provider, 0, families)
+    store.put_many([(k, ["v"]) for k in mine], cf=placed.family)
+    store.commit()
+    store = write(provider, 1, families)
+    provider.snapshot()
+    store.abort()
+    provider.close()
+    assert told(1).scalable and [*tmp_path.glob(f"state/0/{partition}/1.manifest")]
+    provider = opened()
+    store = write(provider, 1, families)
+    key = foreign[0]
+    if deleted:
+        store.remove(key, cf=placed.family)
+    if how == "get and put":
+        assert store.get(key, cf=placed.family) is None
+    if how == "merge":
+        store.merge(key, ["v"], cf=placed.family)
+    elif how == "put list":
+        store.put_list(key, [["v"], ["w"]], cf=placed.family)
+    else:
+        store.put(key, ["v"], cf=placed.family)
+    store.commit()
+    provider.close()
+    assert not told(2).scalable and "Spark did not place it" in told(2).reason
 
 
 def test_rows_of_which_nobody_knows_the_key_groups_are_told(

@@ -64,7 +64,8 @@ private[millpond] final class Rows(engine: StoreEngine) {
         } else counted = false
       }
       if (value != null || present || !counted) {
-        val slot = if (found == 0L) checkedSlot(f, key) else table.slotOf(found)
+        // a record of a key that is not there was never checked
+        val slot = if (found == 0L || !present) checkedSlot(f, key) else table.slotOf(found)
         val prefix = if (found == 0L) f.prefixLength(rows.base, rows.offset) else 0
         if (rows.isStamping && (value == null || !counted)) engine.ages.noteEach()
         if (value == null)
@@ -123,7 +124,7 @@ private[millpond] final class Rows(engine: StoreEngine) {
         rows.checkSize(f.table.valueLength(found).toLong + rows.valueLength)
         f.table.append(found, rows.valueBase, rows.valueOffset, rows.valueLength)
       } else {
-        val slot = if (found == 0L) checkedSlot(f, key) else f.table.slotOf(found)
+        val slot = checkedSlot(f, key)
         f.table.write(
           rows.base,
           rows.offset,
