@@ -135,6 +135,66 @@ def test_a_family_that_was_dropped_comes_again_in_another_form(
     provider.close()
 
 
+@pytest.mark.parametrize("backend", ["rocksdb", "heap"])
+@pytest.mark.parametrize("opened", [False, True], ids=["", "opened anew"])
+@pytest.mark.parametrize("form", ["lists", "prefix", "range"])
+def test_a_dropped_family_comes_again_in_another_form_before_a_snapshot(
+    harness: Harness, tmp_path: Path, form: str, opened: bool, backend: str
+) -> None:
+    """Its deletes are in changelogs alone, and no batch could bring about a snapshot. It gets
+    another number, so that these do not meet its rows.
+    """
+    conf = {"millpond.backend": backend, "millpond.gc.graceMs": 600_000}
+    both, families = {"again": PLAIN, "plain": PLAIN}, {"again": FAMILIES[form], "plain": PLAIN}
+    key: Row = [1, "old"] if form == "range" else ["old", 1]
+    provider = open_provider(harness, tmp_path, conf=conf)
+    store = write(provider, 0, both)
+    for family in both:
+        store.put_many([(["old", i], VALUE) for i in range(5)], cf=family)
+    store.commit()
+    store = write(provider, 1, both)
+    provider.snapshot()
+    assert store.remove_cf("again")
+    store.commit()
+
+    def anew() -> Provider:
+        provider.close()
+        return open_provider(harness, tmp_path, conf=conf)
+
+    if opened:
+        provider = anew()
+    for fails in (True, False):
+        store = write(provider, 2, families)
+        assert store.scan(cf="again") == []
+        store.put(key, VALUE, cf="again")
+        if fails:
+            store.abort()
+        else:
+            store.commit()
+    for version in (3, 4, 5):
+        if version > 3:
+            provider = anew()
+        store = write(provider, version, families)
+        assert store.scan(cf="again") == [(key, VALUE)]
+        assert len(store.scan(cf="plain")) == 5
+        if version == 3:
+            store.remove(["old", 0], cf="plain")
+            store.put(["old", 5], VALUE, cf="plain")
+        if version == 5:
+            provider.snapshot()
+        store.commit()
+    manifests = sorted(tmp_path.glob("state/0/0/*.manifest"))
+    assert [path.name for path in manifests] == ["1.manifest", "5.manifest"]
+    provider.close()
+    with pytest.raises(ProviderError, match="is stored as"):  # in the same batch
+        provider = open_provider(harness, tmp_path, conf=conf)
+        store = write(provider, 6, families)
+        assert store.remove_cf("again")
+        store.create_cf("again", PLAIN)
+    store.abort()
+    provider.close()
+
+
 @pytest.mark.parametrize("warms_up", [False, True])
 def test_a_batch_that_makes_a_dropped_family_in_another_form_runs_again(
     harness: Harness, tmp_path: Path, warms_up: bool

@@ -95,12 +95,19 @@ private[provider] final class ColumnFamilies(engine: StoreEngine, context: Store
     val shape = shapeOf(name, d)
     if (!engine.families.has(name)) engine.families.forget(name, shape)
     val known = engine.families.get(name)
-    if (known != null && known.shape != shape)
-      throw MillpondError.of("INVALID_ARGUMENT",
-        s"column family '$name' of store ${context.label} is stored as ${known.shape}, " +
-          s"the query wants $shape.")
-    val family = if (known != null) known
-    else engine.families.add(name, nextFamilyId(name), shape, onDisk = false)
+    val family =
+      if (known != null && known.shape == shape) known
+      else {
+        if (known != null && !known.wasDroppedBefore)
+          throw MillpondError.of("INVALID_ARGUMENT",
+            s"column family '$name' of store ${context.label} is stored as ${known.shape}, " +
+              s"the query wants $shape.")
+        // The former one's deletes are in changelogs, by its number. Nobody gets that before a
+        // snapshot holds them.
+        val id = nextFamilyId(name)
+        if (known != null) engine.families.forgetAll(_ eq known)
+        engine.families.add(name, id, shape, onDisk = false)
+      }
     if (name == Default) family.exists = true
     if (family.rows == null || !family.rows.isFor(d)) {
       val key = PartitionKey.of(ruleOf(name, d), d.spec.keySchema, FamilyKind.prefixColumns(d.spec),

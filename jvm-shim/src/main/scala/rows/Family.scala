@@ -39,6 +39,9 @@ final class Family(val name: String, val id: Int, val shape: FamilyShape, budget
     }
   }
 
+  /** Whether a version that is committed dropped it, and nothing has made it anew since. */
+  def wasDroppedBefore: Boolean = removed && removedAt != Family.Uncommitted
+
   /** Whether it was dropped at a version, whatever came later. */
   def wasRemoved(asOf: Long): Boolean = removedAt <= asOf && (removed || backAt > asOf)
 
