@@ -213,6 +213,24 @@ def test_spark_defaults_are_kept(
     assert DRIVER_PYTHON not in settings
 
 
+def test_spark_defaults_beside_a_properties_file(
+    jar: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark reads them if it is told to. A continued line is one."""
+    (tmp_path / "spark-defaults.conf").write_text(
+        "spark.jars  /d.jar,\\\n            /e.jar\nspark.sql.extensions  com.example.D\n"
+    )
+    (tmp_path / "job.conf").write_text("spark.sql.extensions  com.example.J\n")
+    monkeypatch.setenv("SPARK_CONF_DIR", str(tmp_path))
+    arguments = f"--properties-file {tmp_path / 'job.conf'}"
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"{arguments} --load-spark-defaults pyspark-shell")
+    settings = settings_of(millpond.configure(builder()))
+    assert settings["spark.jars"] == f"/d.jar,/e.jar,{jar}"
+    assert settings["spark.sql.extensions"] == "com.example.J," + session.EXTENSION_CLASS
+    monkeypatch.setenv("PYSPARK_SUBMIT_ARGS", f"{arguments} pyspark-shell")
+    assert settings_of(millpond.configure(builder()))["spark.jars"] == str(jar)
+
+
 def test_submit_arguments_are_kept(jar: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(
         "PYSPARK_SUBMIT_ARGS",

@@ -12,7 +12,6 @@ import argparse
 import json
 import logging
 import os
-import re
 import shlex
 import sys
 from collections.abc import Mapping
@@ -23,6 +22,7 @@ from millpond import _shim, config
 from millpond._jvm import java, running_class
 from millpond.errors import ErrorKind, InvalidInputError, UnsupportedError
 from millpond.spark.metadata import PROVIDER_KEY
+from millpond.spark.properties import parse_properties
 from millpond.storage.given import Given
 from millpond.storage.settings import HandedOver, storage_settings
 
@@ -308,6 +308,7 @@ def _submit_settings(jar_path: str) -> dict[str, str]:
     parser.add_argument("--jars")
     parser.add_argument("--conf", "-c", action="append", default=[])
     parser.add_argument("--properties-file")
+    parser.add_argument("--load-spark-defaults", action="store_true")
     arguments, _ = parser.parse_known_args(shlex.split(os.environ.get("PYSPARK_SUBMIT_ARGS", "")))
     confs = dict(text.split("=", 1) for text in arguments.conf if "=" in text)
     jars = arguments.jars or confs.get(_JARS_KEY)
@@ -327,7 +328,10 @@ def _submit_settings(jar_path: str) -> dict[str, str]:
         )
     if jars is not None:
         confs[_JARS_KEY] = jars
-    return {**_read_properties(Path(arguments.properties_file or _defaults_file())), **confs}
+    files = [Path(arguments.properties_file)] if arguments.properties_file else []
+    if not files or arguments.load_spark_defaults:
+        files.insert(0, _defaults_file())
+    return {name: value for file in files for name, value in _read_properties(file).items()} | confs
 
 
 def _defaults_file() -> Path:
@@ -341,9 +345,7 @@ def _defaults_file() -> Path:
 def _read_properties(path: Path) -> dict[str, str]:
     if not path.is_file():
         return {}
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    matches = (re.fullmatch(r"\s*([^#!\s=:]+)\s*[\s=:]\s*(.*?)\s*", line) for line in lines)
-    return {match[1]: match[2] for match in matches if match}
+    return parse_properties(path.read_text(encoding="utf-8", errors="replace"))
 
 
 def _option_name(keyword: str) -> str:
