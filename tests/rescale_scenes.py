@@ -6,6 +6,7 @@ import json
 import socket
 import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,11 +17,11 @@ from millpond.operations.rescale import rescale
 from tests.checkpoints import CheckpointBuilder, tree
 
 
-def refused(built: CheckpointBuilder, partitions: int, dry_run: bool = False) -> MillpondError:
+def refused(built: CheckpointBuilder, partitions: int, **options: Any) -> MillpondError:
     """Return the error of a rescale, which has changed nothing."""
     before = tree(built.root)
     with pytest.raises(MillpondError) as caught:
-        rescale(built.storage, "it", partitions, dry_run=dry_run)
+        rescale(built.storage, "it", partitions, **options)
     assert tree(built.root) == before
     assert caught.value.hint
     return caught.value

@@ -153,6 +153,7 @@ def _rescale(
     """Plan, and write what is planned if the Spark checkpoint is held. Args: as for `rescale`."""
     dry_run = hold is None
     undone = _finish_interrupted(storage, root, partitions, hold)
+    left = left_by_spark(storage)
     image, plans = check_whole(storage, root)
     before = read_before(storage, root, plans)
     # A dry run may see a query that runs at two moments: it tells of sizes, and writes nothing.
@@ -176,13 +177,13 @@ def _rescale(
         written_bytes=0,
         seconds=0.0,
         dry_run=dry_run,
-        undone=undone,
+        undone=undone or left is not None,
     )
-    if undone and partitions == before.partitions and max_parallelism is None:
+    if report.undone and partitions == before.partitions and max_parallelism is None:
         if announce is not None:
             announce(report)
         if hold is not None:
-            _take_back_sparks(storage, hold)
+            _take_away(storage, left, hold)
         return report
     _check(before, root, partitions, skip_uncommitted)
     sink = keeping.for_rescale(
@@ -231,7 +232,7 @@ def _rescale(
             announce(planned)
         if hold is None:
             return planned
-        _carry_out(storage, before, replace(writing, sink=sink.entries), hold)
+        _carry_out(storage, before, replace(writing, sink=sink.entries), left, hold)
     else:
         plan = rehash.plan_rehash(storage, image, partitions, max_parallelism, report.state_bytes)
         report = replace(report, max_parallelism=plan.new.key_groups.max_parallelism)
@@ -246,16 +247,21 @@ def _rescale(
         remove_leftovers(storage)
         with rehash.rehashed(storage, before, plan) as writing:
             report = replace(report, written_bytes=writing.total_bytes)
-            _carry_out(storage, before, replace(writing, sink=sink.entries), hold)
+            _carry_out(storage, before, replace(writing, sink=sink.entries), left, hold)
     return replace(report, written_bytes=report.written_bytes or writing.total_bytes)
 
 
-def _carry_out(storage: Storage, before: Before, writing: Writing, hold: Hold) -> None:
+def _carry_out(
+    storage: Storage, before: Before, writing: Writing, left: int | None, hold: Hold
+) -> None:
     """Carry a rescale out, unless a query was started since the state was read: that, and writing
     rows anew, may have taken a while.
+
+    Args:
+        left: the batch of Spark's own repartition, which goes. The rescale takes its number.
     """
     hold.refuse_running()
-    _take_back_sparks(storage, hold)  # the rescale takes the number of its batch
+    _take_away(storage, left, hold)
     carry_out(storage, replace(writing, first_unused=before.committed + 1), hold)
 
 
@@ -285,7 +291,9 @@ def undo(storage: Storage, root: str) -> bool:
         if journal is None and not is_there(storage, spark_names.QUERY_METADATA_KEY):
             raise error(ErrorKind.NOT_A_CHECKPOINT, f"no checkpoint of a streaming query: {root}")
         if journal is None:
-            return _take_back_sparks(storage, hold)
+            left = left_by_spark(storage)
+            _take_away(storage, left, hold)
+            return left is not None
         return not clear(storage, journal, hold)
 
 
@@ -308,28 +316,24 @@ def _check(before: Before, root: str, partitions: int, skip_uncommitted: bool) -
 
 
 def _finish_interrupted(storage: Storage, root: str, partitions: int, hold: Hold | None) -> bool:
-    """Take an interrupted rescale back. Return whether there was one that had not switched over, or
-    is a batch of Spark's own repartition, which goes once this rescale is planned.
+    """Take an interrupted rescale back. Return whether there was one that had not switched over.
 
     Args: hold: None: of a dry run, which takes nothing back.
     """
     journal = read_journal(storage)
     if journal is None:
-        return left_by_spark(storage) is not None
+        return False
     if hold is None or journal.partitions != partitions:
         raise rescale_error(journal, root)
     return not clear(storage, journal, hold)
 
 
-def _take_back_sparks(storage: Storage, hold: Hold) -> bool:
-    """Take away the batch that Spark's own repartition began and did not end. Return whether there
-    was one.
+def _take_away(storage: Storage, left: int | None, hold: Hold) -> None:
+    """Take away the batch that Spark's own repartition began and did not end, if there is one.
 
     Its entry of the offset log is all of it, and keeps every query from starting.
     """
-    left = left_by_spark(storage)
     if left is not None:
         hold.check()
         entry = spark_names.offsets_key(left)
         storage.delete([entry, spark_names.crc_key(entry)])
-    return left is not None
