@@ -21,8 +21,8 @@ def parse_properties(text: str) -> dict[str, str]:
     found: dict[str, str] = {}
     for line in _logical_lines(text):
         match = _SETTING.fullmatch(line)
-        if match is not None:
-            found[_unescaped(match["key"])] = _unescaped(match["value"]).strip(_TRIMMED)
+        assert match is not None  # it fits every text
+        found[_unescaped(match["key"])] = _unescaped(match["value"]).strip(_TRIMMED)
     return found
 
 
