@@ -12,9 +12,13 @@ import pytest
 
 from integration.harness import Harness, Provider, ProviderError, Row, Schema
 from integration.store_cases import FAMILY_STORE, PARTITIONS, PLAIN, open_provider, write
+from millpond.format import layout
 from millpond.format.changelog import ChangelogReader
+from millpond.model.ids import StoreId, VersionId
 from millpond.model.json_fields import KeyGroupsInfo
 from millpond.model.key_groups import KeyGroups
+from millpond.storage import LocalStorage
+from millpond.store.files import read_changelog_header
 
 RESERVED_SLOT = b"\xff\xff"
 
@@ -302,6 +306,12 @@ def test_every_family_lies_in_the_key_groups_of_its_partition(
         assert info.by_key  # the reason says so, too
 
 
+def _told(checkpoint: Path, partition: int, version: int) -> KeyGroupsInfo:
+    """Return what a version's changelog says about its store."""
+    key = layout.changelog_key(StoreId(0, partition, "default"), VersionId(version), 1)
+    return read_changelog_header(LocalStorage(str(checkpoint)), key).key_groups
+
+
 @pytest.mark.parametrize("deleted", [False, True], ids=["", "deleted"])
 @pytest.mark.parametrize("how", ["put", "get and put", "merge", "put list"])
 def test_a_key_that_is_new_to_a_store_beyond_memory_is_checked(
@@ -325,11 +335,6 @@ def test_a_key_that_is_new_to_a_store_beyond_memory_is_checked(
             conf=conf,
         )
 
-    def told(version: int) -> KeyGroupsInfo:
-        path = tmp_path / f"state/0/{partition}/{version}.changelog"
-        with path.open("rb") as file:
-            return ChangelogReader(file, name=file.name).header.key_groups
-
     provider = opened()
     store = write(provider, 0, families)
     store.put_many([(k, ["v"]) for k in mine], cf=placed.family)
@@ -338,7 +343,9 @@ def test_a_key_that_is_new_to_a_store_beyond_memory_is_checked(
     provider.snapshot()
     store.abort()
     provider.close()
-    assert told(1).scalable and [*tmp_path.glob(f"state/0/{partition}/1.manifest")]
+    assert _told(tmp_path, partition, 1).scalable and [
+        *tmp_path.glob(f"state/0/{partition}/1.manifest")
+    ]
     provider = opened()
     store = write(provider, 1, families)
     key = foreign[0]
@@ -354,7 +361,8 @@ def test_a_key_that_is_new_to_a_store_beyond_memory_is_checked(
         store.put(key, ["v"], cf=placed.family)
     store.commit()
     provider.close()
-    assert not told(2).scalable and "Spark did not place it" in told(2).reason
+    info = _told(tmp_path, partition, 2)
+    assert not info.scalable and "Spark did not place it" in info.reason
 
 
 def test_rows_of_which_nobody_knows_the_key_groups_are_told(
@@ -369,8 +377,7 @@ def test_rows_of_which_nobody_knows_the_key_groups_are_told(
         store.commit()
     provider.close()
     for version in (1, 2):
-        with (tmp_path / "state" / "0" / "1" / f"{version}.changelog").open("rb") as file:
-            info = ChangelogReader(file, name=file.name).header.key_groups
+        info = _told(tmp_path, 1, version)
         assert info.scalable == (version == 1) and info.by_key
     assert "'$ttl_of_no_variable'" in info.reason
 
